@@ -1,0 +1,1 @@
+"""The lineage as Dagster assets; thin."""

@@ -1,0 +1,1 @@
+"""What can be launched: the Definitions object, the job and its command line."""

@@ -1,0 +1,162 @@
+"""
+Artifacts: what stages leave on disk, addressed by fingerprint.
+
+    artifacts/<stage>/<fingerprint>/            complete: data and manifest.json
+    artifacts/<stage>/<fingerprint>.partial/    being made, or left by a run that died: finished shards are kept
+
+The fingerprint is a hash of the slice of the profile that the stage reads, of the fingerprints of its inputs and of the
+stage's code version. A folder gets its final name only when it is complete, so a half-written artifact is never read.
+Each completion also draws a new `build` id; a stage records the builds of its inputs, so that an artifact made from an
+earlier build of its input (deleted, changed by hand, made again) is known to be stale although no setting changed.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from text2sql.errors import ArtifactError
+
+State = Literal["complete", "stale", "partial", "missing"]
+MANIFEST = "manifest.json"
+
+
+def fingerprint(value: Any) -> str:
+    """16 hex digits of the SHA-256 of `value` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A complete artifact: where it lies and what its manifest says."""
+
+    stage: str
+    fingerprint: str
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def build(self) -> str:
+        return str(self.manifest["build"])
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return dict(self.manifest.get("metrics", {}))
+
+
+class ArtifactStore:
+    """All artifacts below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, stage: str, fingerprint: str) -> Path:
+        return self.root / stage / fingerprint
+
+    def partial_folder(self, stage: str, fingerprint: str) -> Path:
+        return self.root / stage / f"{fingerprint}.partial"
+
+    def find(self, stage: str, fingerprint: str) -> Artifact | None:
+        """The complete artifact, or None. Raises ArtifactError when its manifest cannot be read."""
+        folder = self.folder(stage, fingerprint)
+        path = folder / MANIFEST
+        if not path.is_file():
+            return None
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ArtifactError(f"{path} is damaged ({error}); delete its folder to make the artifact again.") from None
+        return Artifact(stage, fingerprint, folder, manifest)
+
+    def state(self, stage: str, fingerprint: str, inputs: Mapping[str, str | None]) -> State:
+        """
+        `inputs` maps each input to its current build (None: not there). `complete`: intact and made from those builds;
+        `stale`: made from others, or a file was changed since; `partial`: begun; `missing`: nothing there.
+        """
+        artifact = self.find(stage, fingerprint)
+        if artifact is not None:
+            current = dict(inputs) == artifact.manifest["inputs"] and self._intact(artifact)
+            return "complete" if current else "stale"
+        return "partial" if self.partial_folder(stage, fingerprint).is_dir() else "missing"
+
+    def _intact(self, artifact: Artifact) -> bool:
+        """Sizes and times as recorded; a file whose time differs is hashed before it is called changed."""
+        for name, record in artifact.manifest["files"].items():
+            path = artifact.path / name
+            if not path.is_file() or path.stat().st_size != record["bytes"]:
+                return False
+            if path.stat().st_mtime_ns != record["mtime_ns"] and file_digest(path) != record["sha256"]:
+                return False
+        return True
+
+    @contextmanager
+    def building(self, stage: str, fingerprint: str, inputs: Mapping[str, str]) -> Iterator[Path]:
+        """
+        The folder to work in, locked against other processes; the lock ends with the process that holds it. Work that
+        an earlier attempt left is kept if it was made from the same builds of the same inputs, else it is thrown away.
+        """
+        folder = self.partial_folder(stage, fingerprint)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock_path = folder.with_name(folder.name + ".lock")
+        with lock_path.open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArtifactError(
+                    f"{stage} ({fingerprint}) is being made by another process. Wait for it, or stop it, then run again."
+                ) from None
+            record = folder / "inputs.json"
+            if folder.is_dir() and (not record.is_file() or json.loads(record.read_text()) != dict(inputs)):
+                shutil.rmtree(folder)
+            folder.mkdir(exist_ok=True)
+            record.write_text(json.dumps(dict(inputs)), encoding="utf-8")
+            yield folder
+        lock_path.unlink(missing_ok=True)
+
+    def complete(
+        self, stage: str, fingerprint: str, manifest: Mapping[str, Any], inputs: Mapping[str, str]
+    ) -> Artifact:
+        """Write the manifest, then give the folder its final name (replacing a stale artifact of the same name)."""
+        partial = self.partial_folder(stage, fingerprint)
+        (partial / "inputs.json").unlink(missing_ok=True)
+        files = {}
+        for path in sorted(partial.rglob("*")):
+            if path.is_file():
+                stat = path.stat()
+                files[path.relative_to(partial).as_posix()] = {
+                    "bytes": stat.st_size,
+                    "mtime_ns": stat.st_mtime_ns,
+                    "sha256": file_digest(path),
+                }
+        full = {
+            **manifest,
+            "stage": stage,
+            "fingerprint": fingerprint,
+            "build": uuid.uuid4().hex[:12],
+            "inputs": dict(inputs),
+            "files": files,
+        }
+        text = json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+        (partial / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        final = self.folder(stage, fingerprint)
+        if final.exists():
+            old = final.with_name(f"{final.name}.old-{os.getpid()}")
+            final.rename(old)
+            partial.rename(final)
+            shutil.rmtree(old)
+        else:
+            partial.rename(final)
+        return Artifact(stage, fingerprint, final, full)

@@ -1,0 +1,1 @@
+"""The embedded demo benchmark: databases and dialogues made by a seeded generator."""
