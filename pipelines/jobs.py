@@ -1,0 +1,18 @@
+"""What can be launched."""
+
+import dagster as dg
+
+from assets.lineage import experiments_partitions
+from text2sql.config import Settings
+
+LINEAGE_JOB = "mtsql_lineage"
+
+
+def lineage_job(settings: Settings) -> dg.UnresolvedAssetJobDefinition:
+    """Everything, for one experiment."""
+    return dg.define_asset_job(
+        LINEAGE_JOB,
+        selection=dg.AssetSelection.all(),
+        partitions_def=experiments_partitions(settings),
+        description="The whole lineage of MTSQL-R1 for one experiment (partition). Complete artifacts are reused.",
+    )

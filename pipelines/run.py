@@ -1,0 +1,88 @@
+"""Run an experiment's lineage through Dagster in this process, with progress on the terminal."""
+
+import socket
+import time
+
+import dagster as dg
+import psutil
+
+from pipelines.definitions import defs
+from pipelines.jobs import LINEAGE_JOB
+from stages.plan import Plan
+from stages.tracking import check
+from text2sql.config import Settings, load_profile
+from text2sql.errors import Text2SqlError
+
+_OWNER_TAG = "owner_process"
+
+
+def run_lineage(experiment: str, settings: Settings) -> int:
+    """
+    Materialize every stage of `experiment` that is not complete. The run shows in the Dagster UI like any other. Checks
+    MLflow before it starts. Prints the report at the end; returns 1 when a stage failed.
+    """
+    profile = load_profile(experiment, settings.experiments)
+    states = list(Plan(profile, settings).states().values())
+    if set(states) != {"complete"}:
+        check(settings)
+    print(f"{experiment}: {states.count('complete')} of {len(states)} stages are complete already", flush=True)
+    started = time.monotonic()
+    with dagster_instance(settings) as instance:
+        close_dead_runs(instance)
+        job = defs.resolve_job_def(LINEAGE_JOB)
+        tags = {_OWNER_TAG: owner(), "experiment": experiment}
+        result = job.execute_in_process(instance=instance, partition_key=experiment, tags=tags, raise_on_error=False)
+        failed = [event for event in result.all_events if event.is_step_failure]
+    seconds = time.monotonic() - started
+    if not result.success:
+        print(f"\n{experiment} failed after {seconds:.0f} s at: {', '.join(str(event.step_key) for event in failed)}")
+        print("Finished work is kept: the same command goes on from there.")
+        return 1
+    report = Plan(profile, settings).find("report")
+    assert report is not None
+    print("\n" + (report.path / "report.md").read_text(encoding="utf-8"))
+    print(f"{experiment}: all stages complete in {seconds:.0f} s. Report: {report.path / 'report.md'}")
+    print("Look next: `make ui` opens the lineage (Dagster, port 3000) and the runs (MLflow, port 5000).")
+    return 0
+
+
+def dagster_instance(settings: Settings) -> dg.DagsterInstance:
+    """The instance of the one home folder, always absolute; a missing dagster.yaml is an error, not a new home."""
+    if not (settings.dagster_home / "dagster.yaml").is_file():
+        raise Text2SqlError(
+            f"DAGSTER_HOME is {settings.dagster_home}, where no dagster.yaml lies. Unset it to use dagster_home/ of "
+            "this checkout, or put a dagster.yaml there."
+        )
+    return dg.DagsterInstance.from_config(str(settings.dagster_home))
+
+
+def owner() -> str:
+    """This process, so that nobody mistakes a later one with the same number for it."""
+    process = psutil.Process()
+    return f"{socket.gethostname()}:{process.pid}:{process.create_time():.0f}"
+
+
+def close_dead_runs(instance: dg.DagsterInstance) -> None:
+    """
+    Mark runs of this machine whose process is gone (kill -9, power cut) as failed and give their pool slots back. The
+    daemon's run monitoring does this for runs launched from the UI; a run in a shell's own process has only this.
+    """
+    open_runs = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING]))
+    for run in open_runs:
+        tag = run.tags.get(_OWNER_TAG)
+        if tag is None or _alive(tag):
+            continue
+        instance.report_run_failed(run, message="The process of this run is gone.")
+        storage = instance.event_log_storage
+        if storage.supports_global_concurrency_limits:
+            storage.free_concurrency_slots_for_run(run.run_id)
+
+
+def _alive(tag: str) -> bool:
+    host, pid, created = tag.rsplit(":", 2)
+    if host != socket.gethostname():
+        return True
+    try:
+        return f"{psutil.Process(int(pid)).create_time():.0f}" == created
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,137 @@
+"""
+What must hold between artifacts, as plain functions over a plan.
+
+In the order in which they save time: gold that runs, gold that scores full marks, splits that share nothing, trained
+tokens that are the agent's own, inputs that are current. These block. Comparisons of policies warn: a negative result
+is a result.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from stages.plan import Plan
+from text2sql.artifacts import Artifact
+from text2sql.trajectory import Trajectory, read_trajectories
+
+_GOLD_FAULT_SHARE = 0.05
+_TRAJECTORIES_LOOKED_AT = 200
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    passed: bool
+    description: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """`stage` is the artifact that is looked at; a blocking check that fails keeps later stages from running."""
+
+    name: str
+    stage: str
+    function: Callable[[Plan, Artifact], CheckResult]
+    blocking: bool
+    description: str
+
+
+def gold_sql_executes(plan: Plan, artifact: Artifact) -> CheckResult:
+    """Of the turns whose database is there, at most 5 % have gold that fails; each is listed."""
+    table = pl.read_parquet(artifact.path / "audit.parquet").filter(~pl.col("fault").str.starts_with("database"))
+    failing = table.filter(pl.col("fault") != "")
+    share = failing.height / max(table.height, 1)
+    return CheckResult(
+        share <= _GOLD_FAULT_SHARE,
+        f"{failing.height} of {table.height} gold queries with a database cannot be graded ({share:.2%}).",
+        {"failing": failing.height, "turns": table.height},
+    )
+
+
+def splits_share_nothing(plan: Plan, artifact: Artifact) -> CheckResult:
+    """Train, validation and dev have no dialogue in common and, when split by database, no database either."""
+    frame = pl.read_parquet(artifact.path / "turns.parquet", columns=["split", "dialogue_id", "db_id"])
+    by = "db_id" if plan.profile.benchmark.split_by == "database" else "dialogue_id"
+    groups = {split: set(frame.filter(pl.col("split") == split)[by]) for split in ("train", "validation", "dev")}
+    shared = (
+        (groups["train"] & groups["validation"])
+        | (groups["train"] & groups["dev"])
+        | (groups["validation"] & groups["dev"])
+    )
+    return CheckResult(not shared, f"{len(shared)} shared ({by}).", {"shared": sorted(shared)[:20]})
+
+
+def trained_tokens_are_the_agents_own(plan: Plan, artifact: Artifact) -> CheckResult:
+    """
+    In trajectories chosen for training the loss mask covers exactly the tokens that the model produced, and replaying
+    the decoded messages through the environment gives the same events.
+    """
+    broken = []
+    looked = 0
+    for trajectory in _some(artifact):
+        looked += 1
+        trajectory.validate()
+        marked = sum(trajectory.loss_mask)
+        own = sum(len(segment.token_ids) for segment in trajectory.segments if segment.author == "model")
+        if marked != own or len(trajectory.loss_mask) != len(trajectory.token_ids):
+            broken.append(f"{trajectory.item_id}/{trajectory.sample}")
+    return CheckResult(
+        not broken, f"{looked} trajectories looked at, {len(broken)} with a wrong mask.", {"broken": broken}
+    )
+
+
+def _some(artifact: Artifact) -> list[Trajectory]:
+    trajectories = []
+    for trajectory in read_trajectories(artifact.path / "trajectories.jsonl"):
+        trajectories.append(trajectory)
+        if len(trajectories) == _TRAJECTORIES_LOOKED_AT:
+            break
+    return trajectories
+
+
+def inputs_are_current(plan: Plan, artifact: Artifact) -> CheckResult:
+    """The builds of the inputs that the artifact was made from are the ones that are there now."""
+    current = plan.input_builds(artifact.stage)
+    stale = [role for role, build in artifact.manifest["inputs"].items() if current.get(role) != build]
+    text = "All inputs are the ones that are there now." if not stale else f"Made from earlier builds of {stale}."
+    return CheckResult(not stale, text, {"stale_inputs": stale})
+
+
+def beats(better: str, worse: str) -> Callable[[Plan, Artifact], CheckResult]:
+    """A check that policy `better` is not below `worse` in EX on dev."""
+
+    def compare(plan: Plan, artifact: Artifact) -> CheckResult:
+        metrics = artifact.metrics
+        if better not in metrics or worse not in metrics:
+            return CheckResult(True, f"This experiment does not evaluate both {better} and {worse}.")
+        high, low = metrics[better]["ex"], metrics[worse]["ex"]
+        return CheckResult(high >= low, f"EX of {better} {high:.1%}, of {worse} {low:.1%}.", {"difference": high - low})
+
+    return compare
+
+
+def lineage_check_list(rounds: int) -> list[Check]:
+    """All checks of a lineage with that many rounds."""
+    last = f"round_{rounds}"
+    checks = [
+        Check("gold_sql_executes", "benchmark", gold_sql_executes, True, gold_sql_executes.__doc__ or ""),
+        Check("splits_share_nothing", "turns", splits_share_nothing, True, splits_share_nothing.__doc__ or ""),
+    ]
+    checks += [
+        Check(
+            "trained_tokens_are_the_agents_own",
+            f"round_{number}/selected",
+            trained_tokens_are_the_agents_own,
+            True,
+            trained_tokens_are_the_agents_own.__doc__ or "",
+        )
+        for number in range(1, rounds + 1)
+    ]
+    checks += [
+        Check("inputs_are_current", "report", inputs_are_current, False, inputs_are_current.__doc__ or ""),
+        Check("sft_beats_base", "report", beats(last, "base"), False, "EX of the last round is not below the base's."),
+        Check("grpo_beats_sft", "report", beats("grpo", last), False, "EX after GRPO is not below the last round's."),
+    ]
+    return checks

@@ -1,0 +1,115 @@
+"""What a stage function is given: its profile, its inputs, a folder to write to and a place for its metrics."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from evaluation.audit import read_items
+from evaluation.verdicts import Scorer
+from text2sql.artifacts import Artifact
+from text2sql.config import Profile, Settings
+from text2sql.dialogue import Item, Split
+from text2sql.executor import Executor, Limits
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """
+    `inputs` are complete artifacts by role. `out` becomes the artifact when the stage returns; what an earlier
+    attempt left there is kept, so a stage looks before it works. `log(values, step)` sends metrics as they come;
+    `say(text)` tells the user what is going on.
+    """
+
+    profile: Profile
+    key: str
+    inputs: Mapping[str, Artifact]
+    out: Path
+    settings: Settings
+    log: Callable[[Mapping[str, float], int], None]
+    say: Callable[[str], None]
+
+    def path(self, role: str, name: str = "") -> Path:
+        return self.inputs[role].path / name
+
+    def json(self, role: str, name: str) -> Any:
+        return json.loads(self.path(role, name).read_text(encoding="utf-8"))
+
+    def write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+        (self.out / name).write_text(text + "\n", encoding="utf-8")
+
+    def policy(self, role: str = "policy") -> str:
+        """Folder or Hugging Face name of an input policy."""
+        return policy_of(self.inputs[role].path)
+
+    def _benchmark_path(self, name: str) -> Path:
+        """A path from benchmark.json; generated data are named relative to the artifact that holds them."""
+        return self.inputs["benchmark"].path / self.json("benchmark", "benchmark.json")[name]
+
+    @property
+    def benchmark_root(self) -> Path:
+        """The folder with dialogues, tables.json and databases: the user's own, or the one the demo generated."""
+        return self._benchmark_path("root")
+
+    @property
+    def database_root(self) -> Path:
+        return self._benchmark_path("database_root")
+
+    @property
+    def tables_json(self) -> Path:
+        return self._benchmark_path("tables_json")
+
+    def items(self, split: Split, *, gradable_only: bool = True) -> list[Item]:
+        """Items of a split in the order of the file; those that the audit set aside only on request."""
+        items = read_items(self.path("turns", "turns.parquet"), split)
+        return [item for item in items if item.gradable] if gradable_only else items
+
+    @contextmanager
+    def scorer(self) -> Iterator[Scorer]:
+        """The one judge, on a fresh executor that is closed at the end."""
+        with self.executor() as executor:
+            yield Scorer(self.database_root, self.tables_json, executor, gold_limits=self.gold_limits)
+
+    @contextmanager
+    def executor(self) -> Iterator[Executor]:
+        settings = self.profile.executor
+        limits = Limits(timeout_seconds=settings.timeout_seconds, max_rows=settings.max_rows)
+        executor = Executor(limits, workers=settings.workers)
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+    @property
+    def gold_limits(self) -> Limits:
+        """Gold gets its own, longer deadline: a slow gold is a fault of the benchmark, not of a prediction."""
+        settings = self.profile.executor
+        return Limits(timeout_seconds=settings.gold_timeout_seconds, max_rows=settings.max_rows)
+
+
+def has_policy(folder: Path) -> bool:
+    return (folder / "policy").is_dir() or (folder / "reference.json").is_file()
+
+
+def policy_of(folder: Path) -> str:
+    """
+    Where the policy of an artifact can be loaded from: its own `policy` folder, or what its `reference.json` names (a
+    Hugging Face name, or the folder of the policy that was carried over, relative to the artifact's own).
+    """
+    reference = folder / "reference.json"
+    if not reference.is_file():
+        return str(folder / "policy")
+    name = str(json.loads(reference.read_text(encoding="utf-8"))["policy"])
+    return str((folder / name).resolve()) if name.startswith("..") else name
+
+
+def write_table(frame: pl.DataFrame, path: Path) -> None:
+    """A Parquet file that appears whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    frame.write_parquet(partial)
+    partial.replace(path)

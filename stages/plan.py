@@ -1,0 +1,347 @@
+"""
+The plan of an experiment: which stages there are, what each reads, and the fingerprint that follows.
+
+    benchmark ─► turns ─► round_1/trajectories ─► round_1/selected ─► round_1/policy ─► round_2/… ─► round_3/policy
+                   │                                                                                      │
+    base_policy ───┘                                          curriculum/attempts ─► curriculum/buckets ─► grpo/policy
+    short_horizon/sft_policy, short_horizon/grpo_policy                     (baselines, from the base policy)
+    every policy ─► evaluation/<policy>/predictions ─► evaluation/<policy>/scores ─► report
+
+The plan needs no torch and no Dagster: assets, the command line and tests all read the lineage from here.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agents.mtsql.environment import prompts_digest
+from stages.context import StageContext
+from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
+from text2sql.config import Profile, Settings
+from text2sql.datasets import load_benchmark, source_files
+from text2sql.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """
+    One stage. `function` is `module:name` below `stages`, imported only where the stage runs, so that a plan can be
+    read without torch. `reads` are the dotted keys of the profile that its result depends on. `needs_model`: the stage
+    loads a model and runs as its own process.
+    """
+
+    key: str
+    function: str
+    inputs: Mapping[str, str]
+    reads: tuple[str, ...]
+    version: str = "1"
+    needs_model: bool = False
+    kinds: tuple[str, ...] = ()
+    description: str = ""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Callable[[StageContext], dict[str, Any]]:
+        module, name = self.function.split(":")
+        function: Callable[[StageContext], dict[str, Any]] = getattr(importlib.import_module(f"stages.{module}"), name)
+        return function
+
+
+_AGENT = ("agent", "executor.timeout_seconds", "executor.max_rows", "engine.kind", "seed")
+_TRAINING_ROOM = ("benchmark", "turns")
+
+
+def policy_stages(profile: Profile) -> dict[str, str]:
+    """Policies of an experiment by the name they are evaluated under, and the stage that makes each."""
+    policies = {"base": "base_policy"}
+    policies |= {f"round_{number}": f"round_{number}/policy" for number in range(1, profile.rounds + 1)}
+    policies["grpo"] = "grpo/policy"
+    if profile.baselines:
+        policies |= {"short_horizon_sft": "short_horizon/sft_policy", "short_horizon_grpo": "short_horizon/grpo_policy"}
+    return policies
+
+
+def evaluated_policies(profile: Profile) -> dict[str, str]:
+    """The policies that the profile wants evaluated; all when it names none."""
+    policies = policy_stages(profile)
+    wanted = profile.evaluation.policies
+    if wanted is None:
+        return policies
+    unknown = [name for name in wanted if name not in policies]
+    if unknown:
+        raise ArtifactError(
+            f"evaluation.policies names {', '.join(unknown)}; this experiment has {', '.join(policies)}."
+        )
+    return {name: policies[name] for name in wanted}
+
+
+def build_plan(profile: Profile) -> dict[str, Stage]:
+    """All stages of the experiment by key, each after the stages it reads."""
+    stages = [*_data_stages(), _base_stage(profile)]
+    stages += [stage for number in range(1, profile.rounds + 1) for stage in _round_stages(number)]
+    stages += _reinforcement_stages(profile.rounds)
+    if profile.baselines:
+        stages += _short_horizon_stages()
+    evaluated = evaluated_policies(profile)
+    for name, key in evaluated.items():
+        stages += _evaluation_stages(name, key)
+    stages.append(_report_stage(profile, list(evaluated)))
+    return {stage.key: stage for stage in stages}
+
+
+def _data_stages() -> list[Stage]:
+    return [
+        Stage(
+            "benchmark",
+            "data:make_benchmark",
+            {},
+            ("benchmark",),
+            kinds=("json", "sqlite"),
+            description="Dialogues and databases as released (or generated), and the audit of every gold query.",
+        ),
+        Stage(
+            "turns",
+            "data:make_turns",
+            {"benchmark": "benchmark"},
+            ("benchmark.validation_share", "benchmark.split_by", "agent.prompt", "agent.sample_values", "seed"),
+            kinds=("parquet", "polars"),
+            description="One row per turn (item), with its history, schema text, hardness and split.",
+        ),
+    ]
+
+
+def _base_stage(profile: Profile) -> Stage:
+    """A model by name depends on its name alone; a scratch policy is bootstrapped on episodes of this agent."""
+    reads = ("model", "agent", "seed") if profile.model.init == "scratch" else ("model",)
+    return Stage(
+        "base_policy",
+        "policies:make_base_policy",
+        {"benchmark": "benchmark", "turns": "turns"},
+        reads,
+        needs_model=True,
+        kinds=("pytorch", "huggingface"),
+        description="The policy to start from: a model by name, or a scratch model after its bootstrap.",
+    )
+
+
+def _round_stages(number: int) -> list[Stage]:
+    here, before = f"round_{number}", f"round_{number - 1}"
+    previous_policy = f"{before}/policy" if number > 1 else "base_policy"
+    earlier = {"previous": f"{before}/selected"} if number > 1 else {}
+    return [
+        Stage(
+            f"{here}/trajectories",
+            "sampling:make_trajectories",
+            {"benchmark": "benchmark", "turns": "turns", "policy": previous_policy, **earlier},
+            (*_AGENT, "sampling.samples", "sampling.temperature", "sampling.top_p", "sampling.max_items"),
+            needs_model=True,
+            kinds=("jsonl",),
+            description=f"Round {number}: samples of the policy so far on every item that is not solved yet.",
+            constants={"round": number},
+        ),
+        Stage(
+            f"{here}/selected",
+            "selection:make_selected",
+            {
+                "benchmark": "benchmark",
+                "turns": "turns",
+                "trajectories": f"{here}/trajectories",
+                "policy": previous_policy,
+                **earlier,
+            },
+            ("selection", "sampling.samples", "seed"),
+            needs_model=True,
+            kinds=("jsonl", "scikitlearn"),
+            description=f"Round {number}: trajectories right by EX and EM, chosen by difficulty; all rounds so far.",
+            constants={"round": number},
+        ),
+        Stage(
+            f"{here}/policy",
+            "policies:make_round_policy",
+            {"selected": f"{here}/selected", "policy": previous_policy, "base": "base_policy"},
+            ("sft", "seed"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description=f"Round {number}: masked SFT on the trajectories selected so far.",
+            constants={"round": number},
+        ),
+    ]
+
+
+def _reinforcement_stages(rounds: int) -> list[Stage]:
+    policy = f"round_{rounds}/policy"
+    return [
+        Stage(
+            "curriculum/attempts",
+            "sampling:make_attempts",
+            {"benchmark": "benchmark", "turns": "turns", "policy": policy},
+            (*_AGENT, "curriculum.samples", "curriculum.temperature", "curriculum.max_items"),
+            needs_model=True,
+            kinds=("jsonl",),
+            description="Attempts of the warm-started policy on train: how often it solves each item.",
+        ),
+        Stage(
+            "curriculum/buckets",
+            "selection:make_buckets",
+            {"benchmark": "benchmark", "turns": "turns", "attempts": "curriculum/attempts"},
+            ("curriculum.buckets", "curriculum.keep_unsolved", "curriculum.samples"),
+            kinds=("json",),
+            description="Train items from easy to hard by success rate; items always solved are left out.",
+        ),
+        Stage(
+            "grpo/policy",
+            "policies:make_grpo_policy",
+            {"benchmark": "benchmark", "turns": "turns", "policy": policy, "buckets": "curriculum/buckets"},
+            (*_AGENT, "grpo", "rewards"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description="Curriculum GRPO with outcome and process rewards from the environment's events.",
+        ),
+    ]
+
+
+def _short_horizon_stages() -> list[Stage]:
+    room = {role: role for role in _TRAINING_ROOM}
+    return [
+        Stage(
+            "short_horizon/sft_policy",
+            "policies:make_short_horizon_sft_policy",
+            {**room, "policy": "base_policy"},
+            ("agent", "sft", "sampling.max_items", "seed"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description="Baseline: SFT of the base policy on gold SQL, answered at once without tools.",
+        ),
+        Stage(
+            "short_horizon/grpo_policy",
+            "policies:make_short_horizon_grpo_policy",
+            {**room, "policy": "base_policy"},
+            (*_AGENT, "grpo", "rewards", "sampling.max_items"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description="Baseline: direct RL of the base policy on the outcome reward, answered at once without tools.",
+        ),
+    ]
+
+
+def _evaluation_stages(name: str, policy: str) -> list[Stage]:
+    predictions = f"evaluation/{name}/predictions"
+    return [
+        Stage(
+            predictions,
+            "sampling:make_predictions",
+            {"benchmark": "benchmark", "turns": "turns", "policy": policy},
+            (*_AGENT, "evaluation.temperature", "evaluation.max_dialogues", "evaluation.prior"),
+            needs_model=True,
+            kinds=("jsonl",),
+            description=f"Trajectories of policy {name} on dev.",
+            constants={"policy": name},
+        ),
+        Stage(
+            f"evaluation/{name}/scores",
+            "scoring:make_scores",
+            {"benchmark": "benchmark", "turns": "turns", "predictions": predictions},
+            ("rewards",),
+            kinds=("parquet", "polars"),
+            description=f"EX and EM of policy {name}, by turn and hardness; verdicts and rewards per item.",
+            constants={"policy": name},
+        ),
+    ]
+
+
+def _report_stage(profile: Profile, names: list[str]) -> Stage:
+    inputs = {name: f"evaluation/{name}/scores" for name in names}
+    inputs |= {f"coverage_{number}": f"round_{number}/selected" for number in range(1, profile.rounds + 1)}
+    return Stage(
+        "report",
+        "report:make_report",
+        inputs,
+        (),
+        kinds=("markdown",),
+        description="All policies side by side, and coverage over rounds.",
+    )
+
+
+def stage_slice(profile: Profile, stage: Stage) -> dict[str, Any]:
+    """The part of the profile that the stage reads, by dotted key."""
+    values = profile.model_dump(mode="json")
+    part: dict[str, Any] = {}
+    for key in stage.reads:
+        value: Any = values
+        for name in key.split("."):
+            value = value[name]
+        part[key] = value
+    return {**part, **stage.constants}
+
+
+class Plan:
+    """The stages of one profile with their fingerprints, and what of them exists in a store."""
+
+    def __init__(self, profile: Profile, settings: Settings) -> None:
+        self.profile = profile
+        self.settings = settings
+        self.stages = build_plan(profile)
+        self.store = ArtifactStore(settings.artifacts)
+        self.fingerprints: dict[str, str] = {}
+        for key, stage in self.stages.items():
+            self.fingerprints[key] = fingerprint(
+                {
+                    "stage": key,
+                    "profile": stage_slice(profile, stage),
+                    "inputs": {role: self.fingerprints[source] for role, source in stage.inputs.items()},
+                    "version": stage.version,
+                    "sources": self._sources(stage),
+                }
+            )
+
+    def _sources(self, stage: Stage) -> Any:
+        """Digests of what a stage reads besides its inputs: prompts, and files outside the store."""
+        if stage.key == "benchmark" and self.profile.benchmark.name != "demo":
+            return source_digests(self.profile, self.settings)
+        if stage.key == "base_policy" and self.profile.model.name and Path(self.profile.model.name).is_dir():
+            folder = Path(self.profile.model.name)
+            return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(folder.iterdir())}
+        return prompts_digest(self.profile.agent.prompt) if "agent" in stage.reads else None
+
+    def find(self, key: str) -> Artifact | None:
+        return self.store.find(key, self.fingerprints[key])
+
+    def input_builds(self, key: str) -> dict[str, str | None]:
+        """For each role the build of the artifact that is there now, None where there is none."""
+        found = {role: self.find(source) for role, source in self.stages[key].inputs.items()}
+        return {role: artifact.build if artifact else None for role, artifact in found.items()}
+
+    def states(self) -> dict[str, State]:
+        """The state of every stage; one is `complete` only if everything upstream is complete as well."""
+        states: dict[str, State] = {}
+        for key, stage in self.stages.items():
+            state = self.store.state(key, self.fingerprints[key], self.input_builds(key))
+            if state == "complete" and any(states[source] != "complete" for source in stage.inputs.values()):
+                state = "stale"
+            states[key] = state
+        return states
+
+
+def source_digests(profile: Profile, settings: Settings) -> dict[str, str]:
+    """
+    SHA-256 of every file that the benchmark is read from, by name. Digests are remembered by size and time of the
+    file, since a benchmark can be tens of gigabytes.
+    """
+    benchmark = load_benchmark(profile.benchmark, settings.data)
+    memory_path = settings.artifacts / "source_digests.json"
+    memory: dict[str, str] = json.loads(memory_path.read_text(encoding="utf-8")) if memory_path.is_file() else {}
+    digests: dict[str, str] = {}
+    fresh = False
+    for path in source_files(benchmark):
+        stat = path.stat()
+        name = f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+        if name not in memory:
+            memory[name] = file_digest(path)
+            fresh = True
+        digests[f"{path.parent.name}/{path.name}"] = memory[name]
+    if fresh:
+        memory_path.parent.mkdir(parents=True, exist_ok=True)
+        memory_path.write_text(json.dumps(memory), encoding="utf-8")
+    return digests

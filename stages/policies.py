@@ -1,0 +1,281 @@
+"""The stages that make a policy: base, one per round, GRPO, and the two short-horizon baselines."""
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agents.mtsql.agent import MtsqlAgent
+from agents.mtsql.environment import Environment
+from agents.mtsql.memory import HistoryMemory
+from agents.mtsql.rewards import reward
+from agents.mtsql.scripted import scripted_messages
+from stages.context import StageContext
+from stages.sampling import short_horizon, some_items
+from text2sql.chat import ChatCodec
+from text2sql.config import AgentSettings, RewardSettings, SFTSettings
+from text2sql.dialogue import Item
+from text2sql.engines.base import Engine
+from text2sql.executor import Executor
+from text2sql.policy import check_policy
+from text2sql.rollout import rollout_samples
+from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
+from trainers.rows import TrainingRow, row_from_trajectory
+from trainers.scratch import make_scratch_policy
+
+
+def make_base_policy(context: StageContext) -> dict[str, Any]:
+    """A model by name is checked and referred to; a scratch model is made and bootstrapped on scripted episodes."""
+    settings = context.profile.model
+    if settings.init == "pretrained":
+        assert settings.name is not None
+        check_policy(settings.name)
+        context.write_json("reference.json", {"policy": settings.name, "reason": "pretrained"})
+        return {"pretrained": settings.name}
+    bootstrap = settings.bootstrap
+    items = bootstrap_items(context)
+    agent = context.profile.agent
+    with context.executor() as executor:
+        episodes = [
+            (item, horizon, messages)
+            for item in items
+            for horizon, messages in scripts(item, context, executor, bootstrap.episodes_per_item)
+        ]
+        scratch = context.out / "scratch"
+        if not scratch.is_dir():
+            texts = asyncio.run(spoken_texts(episodes, context, executor))
+            make_scratch_policy(texts, settings, context.profile.seed, scratch.with_name("scratch.making"))
+            scratch.with_name("scratch.making").rename(scratch)
+        codec = ChatCodec.load(scratch)
+        agents = {
+            "long": MtsqlAgent(codec, executor, context.database_root, agent),
+            "short": MtsqlAgent(codec, executor, context.database_root, short_horizon(agent)),
+        }
+        trajectories = asyncio.run(_replay_all(episodes, agents))
+    kept = [trajectory for trajectory in trajectories if trajectory.stop_reason == "answered"]
+    write_trajectories(kept, context.out / "episodes.jsonl")
+    context.say(f"base_policy: {len(kept)} scripted episodes from {len(items)} train items")
+    sft = SFTSettings(
+        epochs=bootstrap.epochs,
+        learning_rate=bootstrap.learning_rate,
+        batch_size=bootstrap.batch_size,
+        gradient_accumulation=1,
+        max_tokens=settings.max_positions,
+    )
+    metrics = train(context, rows_of(kept), str(scratch), sft)
+    shutil.rmtree(scratch)
+    return {"scripted_items": len(items), "scripted_episodes": len(kept), **metrics}
+
+
+def bootstrap_items(context: StageContext) -> list[Item]:
+    """The train items that the bootstrap may see: whole dialogues, drawn with the profile's seed."""
+    share = context.profile.model.bootstrap.share_of_train
+    items = context.items("train")
+    dialogues = list(dict.fromkeys(item.dialogue_id for item in items))
+    drawn = set(random.Random(context.profile.seed).sample(dialogues, max(1, round(share * len(dialogues)))))
+    return [item for item in items if item.dialogue_id in drawn]
+
+
+def scripts(item: Item, context: StageContext, executor: Executor, episodes: int) -> Iterator[tuple[str, list[str]]]:
+    """Scripted episodes of one item: long-horizon ones with mistakes that get corrected, and one short answer."""
+    bootstrap = context.profile.model.bootstrap
+    database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
+    for number in range(episodes):
+        rng = random.Random(f"{context.profile.seed}/{item.item_id}/{number}")
+        yield (
+            "long",
+            scripted_messages(
+                item,
+                rng,
+                bootstrap.mistakes_per_episode,
+                tools=context.profile.agent.tools,
+                max_tool_calls=context.profile.agent.max_tool_calls,
+                execute=lambda sql: executor.execute(sql, database),
+            ),
+        )
+    yield "short", [f"<answer_sql>{item.gold}</answer_sql>"]
+
+
+async def spoken_texts(
+    episodes: Sequence[tuple[Item, str, list[str]]], context: StageContext, executor: Executor
+) -> list[str]:
+    """All that is said in the episodes, by anybody: what a scratch tokenizer is trained on."""
+    texts: list[str] = []
+    for item, horizon, messages in episodes:
+        question = item.question()
+        agent = context.profile.agent if horizon == "long" else short_horizon(context.profile.agent)
+        database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
+        environment = Environment(question, executor, database, HistoryMemory(executor, database), agent)
+        texts.append(environment.prompt()[0])
+        for message in messages:
+            reply = await environment.step(message)
+            texts += [message, reply.text or ""]
+    return texts
+
+
+async def _replay_all(
+    episodes: Sequence[tuple[Item, str, list[str]]], agents: dict[str, MtsqlAgent]
+) -> list[Trajectory]:
+    numbers: dict[str, Iterator[int]] = {}
+    return [
+        await agents[horizon].replay(
+            item.question(), messages, sample=next(numbers.setdefault(item.item_id, itertools.count()))
+        )
+        for item, horizon, messages in episodes
+    ]
+
+
+def make_round_policy(context: StageContext) -> dict[str, Any]:
+    """
+    Algorithm 1, S3: SFT on all trajectories selected so far, from the policy of the round before (or from the base
+    policy, by `sft.start_from`). A round that kept nothing new carries its policy over and says so.
+    """
+    new = sum(1 for _ in read_trajectories(context.path("selected", "new.jsonl")))
+    if new == 0:
+        return carry_over(context, "this round selected no new trajectory")
+    trajectories = list(read_trajectories(context.path("selected", "trajectories.jsonl")))
+    settings = context.profile.sft
+    start = context.policy("base" if settings.start_from == "base" else "policy")
+    metrics = train(context, rows_of(trajectories), start, settings)
+    return {"carried_over": 0, "new_trajectories": new, **metrics}
+
+
+def carry_over(context: StageContext, reason: str) -> dict[str, Any]:
+    """Let this stage's policy be its input policy, by reference."""
+    policy = context.policy()
+    name = os.path.relpath(policy, context.out) if Path(policy).is_dir() else policy
+    context.write_json("reference.json", {"policy": name, "reason": f"carried over: {reason}"})
+    context.say(f"{context.key}: {reason}; the policy before is carried over")
+    return {"carried_over": 1, "new_trajectories": 0}
+
+
+def make_short_horizon_sft_policy(context: StageContext) -> dict[str, Any]:
+    """Baseline: the base policy fine-tuned on gold SQL, answered at once."""
+    items = some_items(context.items("train"), context.profile.sampling.max_items, context.profile.seed)
+    policy = context.policy()
+    with context.executor() as executor:
+        agent = MtsqlAgent(
+            ChatCodec.load(policy), executor, context.database_root, short_horizon(context.profile.agent)
+        )
+        episodes = [(item, "short", [f"<answer_sql>{item.gold}</answer_sql>"]) for item in items]
+        trajectories = asyncio.run(_replay_all(episodes, {"short": agent}))
+    kept = [trajectory for trajectory in trajectories if trajectory.stop_reason == "answered"]
+    return {"items": len(items), **train(context, rows_of(kept), policy, context.profile.sft)}
+
+
+def rows_of(trajectories: Sequence[Trajectory]) -> list[TrainingRow]:
+    return [row_from_trajectory(trajectory) for trajectory in trajectories]
+
+
+def train(context: StageContext, rows: Sequence[TrainingRow], start: str, settings: SFTSettings) -> dict[str, Any]:
+    """Masked SFT into `policy`; the working folder with checkpoints is kept only until it is done."""
+    from trainers.sft import train_sft
+
+    check_policy(start)
+    work = context.out / "work"
+    metrics = train_sft(
+        rows,
+        start,
+        context.out / "policy",
+        settings,
+        seed=context.profile.seed,
+        work=work,
+        on_metrics=context.log,
+    )
+    shutil.rmtree(work, ignore_errors=True)
+    context.say(f"{context.key}: {', '.join(f'{key} {_short(value)}' for key, value in metrics.items())}")
+    return metrics
+
+
+def make_grpo_policy(context: StageContext) -> dict[str, Any]:
+    """Curriculum GRPO from the warm-started policy, bucket after bucket, with the profile's rewards."""
+    buckets: list[list[str]] = context.json("buckets", "buckets.json")
+    return reinforce(context, buckets, context.profile.agent, context.profile.rewards)
+
+
+def make_short_horizon_grpo_policy(context: StageContext) -> dict[str, Any]:
+    """Baseline: direct RL of the base policy with the outcome reward alone, in one bucket, answered at once."""
+    items = some_items(context.items("train"), context.profile.sampling.max_items, context.profile.seed)
+    outcome = context.profile.rewards.model_copy(update={"propose": 0.0, "e_verify": 0.0, "m_verify": 0.0})
+    steps = (sum(context.profile.grpo.steps_per_bucket),)
+    return reinforce(context, [[item.item_id for item in items]], short_horizon(context.profile.agent), outcome, steps)
+
+
+def reinforce(
+    context: StageContext,
+    buckets: Sequence[Sequence[str]],
+    agent_settings: AgentSettings,
+    rewards: RewardSettings,
+    steps_per_bucket: tuple[int, ...] | None = None,
+) -> dict[str, Any]:
+    """
+    GRPO over the items of `buckets`. A policy whose buckets are all empty (every item always solved) is carried over.
+    The live model samples through the same agent and environment as everywhere; rewards come from its events.
+    """
+    from trainers.grpo import RolloutSample, train_grpo
+
+    if not any(buckets):
+        return carry_over(context, "the curriculum has no item left to learn from")
+    profile = context.profile
+    policy = context.policy()
+    check_policy(policy)
+    items = {item.item_id: item for item in context.items("train")}
+    settings = profile.grpo
+    if steps_per_bucket is not None:
+        settings = settings.model_copy(update={"steps_per_bucket": steps_per_bucket})
+    with context.scorer() as scorer, context.executor() as executor:
+        agent = MtsqlAgent(ChatCodec.load(policy), executor, context.database_root, agent_settings)
+
+        def roll_out(engine: Engine, item_ids: Sequence[str], seed: int) -> list[RolloutSample]:
+            trajectories = asyncio.run(
+                rollout_samples(
+                    agent,
+                    engine,
+                    [items[item_id] for item_id in item_ids],
+                    temperature=settings.temperature,
+                    top_p=1.0,
+                    concurrency=profile.engine.concurrency,
+                    seed=seed,
+                )
+            )
+            return [rewarded(trajectory) for trajectory in trajectories]
+
+        def rewarded(trajectory: Trajectory) -> RolloutSample:
+            result = reward(trajectory, items[trajectory.item_id].gold, scorer, rewards)
+            ids, mask, logprobs = trajectory.completion
+            return RolloutSample(
+                item_id=trajectory.item_id,
+                prompt_ids=tuple(trajectory.prompt_ids),
+                completion_ids=tuple(ids),
+                completion_mask=tuple(mask),
+                logprobs=tuple(logprobs),
+                reward=result.total,
+                parts=dict(result.parts),
+                status=result.status,
+                truncated=trajectory.stop_reason in ("max_message_tokens", "max_episode_tokens"),
+                tool_calls=trajectory.tool_calls,
+            )
+
+        work = context.out / "work"
+        metrics = train_grpo(
+            buckets,
+            roll_out,
+            policy,
+            context.out / "policy",
+            settings,
+            seed=profile.seed,
+            work=work,
+            on_metrics=context.log,
+        )
+        shutil.rmtree(work, ignore_errors=True)
+    context.say(f"{context.key}: {', '.join(f'{key} {_short(value)}' for key, value in metrics.items())}")
+    return {"carried_over": 0, **metrics}
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str)

@@ -1,0 +1,76 @@
+"""The report: every policy of an experiment side by side, and coverage over the rounds."""
+
+from typing import Any
+
+from stages.context import StageContext
+
+_COLUMNS = ("policy", "EX", "EM", "EM sound", "interaction EX", "interaction EM", "answered", "tool calls", "coverage")
+
+
+def make_report(context: StageContext) -> dict[str, Any]:
+    """Writes report.json and report.md; returns the headline figures of each policy for the lineage run."""
+    policies = [role for role in context.inputs if not role.startswith("coverage_")]
+    rounds = [role for role in context.inputs if role.startswith("coverage_")]
+    coverage = {role.replace("coverage", "round"): context.json(role, "coverage.json") for role in rounds}
+    rows = [_row(name, context.inputs[name].metrics, coverage.get(name)) for name in policies]
+    breakdown = {name: context.json(name, "totals.json") for name in policies}
+    context.write_json("report.json", {"policies": rows, "coverage": coverage, "totals": breakdown})
+    text = "\n".join(
+        [
+            f"# {context.profile.name}",
+            "",
+            f"Benchmark {context.profile.benchmark.name}, prior {_prior(context)}; EX and EM as the official "
+            "evaluator computes them, on the turns of dev that can be graded.",
+            "",
+            *_markdown(rows),
+            "",
+            "## EX by turn",
+            "",
+            *_breakdown(breakdown, "by_turn"),
+            "",
+            "## EX by hardness",
+            "",
+            *_breakdown(breakdown, "by_hardness"),
+            "",
+        ]
+    )
+    (context.out / "report.md").write_text(text, encoding="utf-8")
+    context.say(text)
+    figures = {row["policy"]: {key: row[key] for key in ("ex", "em", "interaction_ex", "tool_calls")} for row in rows}
+    return {**figures, "coverage": {name: values["coverage"] for name, values in coverage.items()}}
+
+
+def _prior(context: StageContext) -> str:
+    return context.profile.evaluation.prior or context.profile.agent.prior
+
+
+def _row(name: str, metrics: Any, coverage: Any) -> dict[str, Any]:
+    keys = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered", "tool_calls", "turns")
+    return {"policy": name, **{key: metrics[key] for key in keys}, "coverage": coverage and coverage["coverage"]}
+
+
+def _markdown(rows: list[dict[str, Any]]) -> list[str]:
+    def cells(row: dict[str, Any]) -> list[str]:
+        shares = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered")
+        coverage = "" if row["coverage"] is None else f"{row['coverage']:.1%}"
+        return [row["policy"], *(f"{row[key]:.1%}" for key in shares), f"{row['tool_calls']:.2f}", coverage]
+
+    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
+    return lines + [f"| {' | '.join(cells(row))} |" for row in rows]
+
+
+def _breakdown(totals: dict[str, Any], part: str) -> list[str]:
+    """A table with the policies as rows and the groups (turns, hardness) as columns; group sizes in the header."""
+    groups: dict[str, int] = {}
+    for total in totals.values():
+        groups |= {name: values["turns"] for name, values in total[part].items()}
+    header = ["policy", *(f"{name} ({count})" for name, count in groups.items())]
+    lines = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
+    for policy, total in totals.items():
+        cells = [_share(total[part].get(name, {}).get("ex")) for name in groups]
+        lines.append(f"| {' | '.join([policy, *cells])} |")
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"

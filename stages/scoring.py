@@ -1,0 +1,78 @@
+"""Scores of one policy: a verdict and a reward per item, and the totals made of them."""
+
+from typing import Any
+
+import polars as pl
+
+from agents.mtsql.rewards import reward
+from evaluation.dialogue_scores import ScoredTurn, totals
+from stages.context import StageContext, write_table
+from stages.sampling import sampled
+from text2sql.dialogue import Item
+from text2sql.trajectory import Trajectory
+
+
+def make_scores(context: StageContext) -> dict[str, Any]:
+    """
+    Score predictions without a model. Writes scores.parquet (one row per dev item: verdicts, reward parts, what the
+    agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness).
+    """
+    items = {item.item_id: item for item in context.items("dev", gradable_only=False)}
+    trajectories = sampled(context, "predictions")
+    rows = []
+    scored = []
+    with context.scorer() as scorer:
+        for trajectory in trajectories:
+            item = items[trajectory.item_id]
+            verdict = scorer.verdict(item.db_id, item.gold, trajectory.final_sql)
+            paid = reward(trajectory, item.gold, scorer, context.profile.rewards)
+            scored.append(ScoredTurn.from_verdict(item.dialogue_id, item.turn, item.db_id, verdict))
+            rows.append(
+                {
+                    **_what_was_asked(item),
+                    "final_sql": trajectory.final_sql,
+                    "ex": verdict.ex,
+                    "em": verdict.em,
+                    "em_sound": verdict.em_sound,
+                    "status": verdict.status,
+                    "reason": verdict.reason,
+                    "reward": paid.total,
+                    **{f"reward_{part}": value for part, value in paid.parts.items()},
+                    **_what_was_done(trajectory),
+                }
+            )
+    write_table(pl.DataFrame(rows, infer_schema_length=None), context.out / "scores.parquet")
+    result = totals(scored)
+    context.write_json("totals.json", result)
+    answered = sum(trajectory.final_sql is not None for trajectory in trajectories) / max(len(trajectories), 1)
+    calls = sum(trajectory.tool_calls for trajectory in trajectories) / max(len(trajectories), 1)
+    context.say(
+        f"{context.key}: EX {result['ex']:.1%}, EM {result['em']:.1%}, interactions EX "
+        f"{result['interaction_ex']:.1%}, {len(rows)} turns"
+    )
+    return {**result, "answered": answered, "tool_calls": calls}
+
+
+def _what_was_asked(item: Item) -> dict[str, Any]:
+    return {
+        "item_id": item.item_id,
+        "dialogue_id": item.dialogue_id,
+        "turn": item.turn,
+        "db_id": item.db_id,
+        "hardness": item.hardness,
+        "utterance": item.utterance,
+        "gold": item.gold,
+        "fault": item.fault,
+    }
+
+
+def _what_was_done(trajectory: Trajectory) -> dict[str, Any]:
+    proposed = trajectory.events_of("propose")
+    return {
+        "first_sql": proposed[0].sql if proposed else None,
+        "tool_calls": trajectory.tool_calls,
+        "corrections": len(trajectory.events_of("self_correct")),
+        "malformed": len(trajectory.events_of("malformed")),
+        "tokens": trajectory.completion_tokens,
+        "stop_reason": trajectory.stop_reason,
+    }
