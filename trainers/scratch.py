@@ -1,0 +1,104 @@
+"""
+A policy made on the spot: a small Qwen3 with random weights and a tokenizer trained on the benchmark's own texts.
+
+For machines without pretrained weights. Apart from its size it is a Qwen3: the same pre-tokenization and the same
+architecture, so every other part of the project treats it like the real one. Two things differ from the released Qwen3:
+
+1. The protocol's tags (<answer_sql>, <exec_verify>, <memory_verify>) are single tokens, added like Qwen3's own <think>
+   and <tool_call> (not special, so decoding keeps them). A tiny model spends one token instead of five on each.
+2. The stored chat template is TRL's training variant of Qwen3's. Both render our prompts and tool chains to the same
+   text (tests/trainers/test_scratch.py); the variant also keeps every step a prefix of the next one.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from text2sql.config import ModelSettings
+from text2sql.policy import write_policy_record
+
+PADDING, MESSAGE_START, MESSAGE_END = SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MARKUP_TOKENS = (
+    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"),
+    *("<answer_sql>", "</answer_sql>"),
+    *("<exec_verify>", "</exec_verify>", "<memory_verify>", "</memory_verify>"),
+)
+
+
+def make_scratch_policy(texts: Iterable[str], settings: ModelSettings, seed: int, out: Path) -> None:
+    """
+    Write a policy to `out`: tokenizer trained on `texts`, weights drawn with `seed`, float32. The same texts, settings
+    and seed give the same files. `settings.vocabulary` counts all tokens, added ones included.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
+
+    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.max_positions)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.width,
+        intermediate_size=3 * settings.width,  # the ratio of Qwen3-0.6B and Qwen3-1.7B
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.key_value_heads,
+        head_dim=settings.width // settings.heads,
+        max_position_embeddings=settings.max_positions,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+    model.generation_config = GenerationConfig(eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id)
+    out.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    write_policy_record(out, name="scratch", details={"seed": seed, "parameters": model.num_parameters()})
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, max_positions: int) -> Any:
+    """
+    A Qwen tokenizer of at most `vocabulary` tokens: byte-level BPE merges learned on `texts` (added tokens are cut out
+    first), every byte present, Qwen3's chat template. Fewer tokens when `texts` hold too few pairs that repeat.
+    """
+    from tokenizers import AddedToken, Tokenizer, pre_tokenizers
+    from tokenizers.models import BPE
+    from tokenizers.trainers import BpeTrainer
+    from transformers import Qwen2Tokenizer
+    from trl.chat_template_utils import qwen3_training_chat_template
+
+    learner = Tokenizer(BPE())
+    empty = Qwen2Tokenizer(vocab={}, merges=[])  # for Qwen's normalizer and pre-tokenizer, which it defines in code
+    learner.normalizer = empty.backend_tokenizer.normalizer
+    learner.pre_tokenizer = empty.backend_tokenizer.pre_tokenizer
+    trainer = BpeTrainer(
+        vocab_size=vocabulary - len(SPECIAL_TOKENS) - len(MARKUP_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    learner.train_from_iterator(_without_added_tokens(texts), trainer)
+    learned = json.loads(learner.to_str())["model"]
+    merges: Any = [tuple(merge) for merge in learned["merges"]]  # annotated as strings upstream, but read as pairs
+    ids = {token: len(learned["vocab"]) + index for index, token in enumerate(SPECIAL_TOKENS)}
+
+    tokenizer = Qwen2Tokenizer(
+        vocab={**learned["vocab"], **ids},
+        merges=merges,
+        pad_token=PADDING,
+        eos_token=MESSAGE_END,
+        extra_special_tokens=[MESSAGE_START],
+        model_max_length=max_positions,
+        chat_template=qwen3_training_chat_template,
+    )
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in MARKUP_TOKENS])
+    return tokenizer
+
+
+def _without_added_tokens(texts: Iterable[str]) -> Iterator[str]:
+    boundary = re.compile("|".join(re.escape(token) for token in (*SPECIAL_TOKENS, *MARKUP_TOKENS)))
+    for text in texts:
+        yield from (part for part in boundary.split(text) if part)
