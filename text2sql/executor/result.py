@@ -1,0 +1,63 @@
+"""What an execution is, and within which limits it runs. Plain data: imported by the worker processes too."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Status = Literal["ok", "empty", "error", "timeout", "too_large"]
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """
+    What a statement gave. `ok`: at least one row. `empty`: it ran and gave none. `error`: the database refused it,
+    `message` has its words. `timeout`: stopped at its deadline. `too_large`: a limit on rows, bytes or memory was
+    reached; `rows` holds those read until then, `message` names the limit. A cell is None, int, float, str or bytes
+    (other databases than SQLite also give dates, decimals and so on). `seconds` is the time in the database.
+    `hint` is for the reader's eyes only and never changes a score.
+    """
+
+    status: Status
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    seconds: float
+    message: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    What one statement may use. `timeout_seconds` is wall time from the moment a worker starts it (waiting for a free
+    worker does not count). `memory_bytes` bounds what its worker may allocate for it.
+    """
+
+    timeout_seconds: float = 5.0
+    max_rows: int = 10_000
+    max_cell_bytes: int = 4 * 2**20
+    max_result_bytes: int = 32 * 2**20
+    memory_bytes: int = 512 * 2**20
+
+
+class Job(NamedTuple):
+    """One statement for a worker. `version` changes when the database file does, so that it is opened anew."""
+
+    database: str
+    version: tuple[int, ...]
+    sql: str
+    limits: Limits
+
+
+class Answer(NamedTuple):
+    """
+    A worker's reply to one job. `failure` is set when the machine or the file failed, not the SQL. `size` is about the
+    bytes that the rows take. `repeatable` is False when the statement reads the clock or random numbers, or when
+    another run could end otherwise; such an answer is not cached. After a `last` answer the worker is replaced, since
+    its memory ran out once.
+    """
+
+    execution: Execution
+    size: int = 0
+    repeatable: bool = True
+    failure: Literal["database", "infrastructure"] | None = None
+    last: bool = False

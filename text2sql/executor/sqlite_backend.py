@@ -1,0 +1,184 @@
+"""
+SQLite, read-only.
+
+The file is opened as immutable: no lock is taken or waited for, no journal or -wal file appears beside it, a read-only
+folder is fine. An authorizer decides on the compiled statement, not on its words, and lets only reading through.
+The deadline is checked by SQLite's progress handler; what that cannot interrupt (one long call of a function, the
+parser) ends when the pool kills the worker.
+
+Text is decoded with errors ignored, as the official evaluator does. Double-quoted words that match no column are
+strings, as SQLite has it (gold relies on that); `hint` points at those that look like a misspelt column.
+"""
+
+import re
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+
+from text2sql.executor.quoted_words import misread_words
+from text2sql.executor.result import Answer, Execution, Limits, Row, Status
+
+ROWS_AT_ONCE = 256
+STEPS_BETWEEN_CHECKS = 2000  # of SQLite's virtual machine: some 20 microseconds
+
+_SELECT, _READ, _FUNCTION, _PRAGMA, _RECURSIVE = (
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_PRAGMA,
+    sqlite3.SQLITE_RECURSIVE,
+)
+_READING_PRAGMAS = frozenset(
+    {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
+)
+_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer"})
+_UNREPEATABLE_FUNCTIONS = frozenset(
+    {"random", "randomblob", "current_time", "current_date", "current_timestamp"}
+    | {"date", "time", "datetime", "julianday", "unixepoch", "strftime"}  # of 'now', or of nothing
+)
+_ACTIONS = {
+    value: constant.removeprefix("SQLITE_").replace("_", " ")
+    for constant, value in vars(sqlite3).items()
+    if re.match(
+        r"SQLITE_((CREATE|DROP)_(TEMP_)?(TABLE|INDEX|VIEW|TRIGGER|VTABLE)"
+        r"|INSERT|UPDATE|DELETE|ATTACH|DETACH|PRAGMA|TRANSACTION|SAVEPOINT|REINDEX|ANALYZE|FUNCTION|ALTER_TABLE)\Z",
+        constant,
+    )
+}
+_MACHINE_FAILED = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL}
+)
+_FILE_BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+_decode = partial(str, encoding="utf-8", errors="ignore")
+
+
+def open_database(database: str, limits: Limits) -> "SqliteBackend":
+    return SqliteBackend(Path(database))
+
+
+class SqliteBackend:
+    """One immutable connection. See the module's text for what it allows."""
+
+    def __init__(self, database: Path) -> None:
+        # as_uri quotes `#`, `?`, `%`, blanks and non-ASCII; glued together by hand such a path opens another file
+        uri = f"{database.absolute().as_uri()}?mode=ro&immutable=1"
+        # without the cache of compiled statements the authorizer sees each statement each time
+        self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
+        self._connection.text_factory = _decode
+        self._connection.execute("PRAGMA temp_store = MEMORY")  # sorting must not write files either
+        self._columns: list[str] | None = None
+        self._deadline = 0.0
+        self._refused: str | None = None
+        self._repeatable = True
+        self._connection.set_authorizer(self._authorize)
+        self._connection.set_progress_handler(self._late, STEPS_BETWEEN_CHECKS)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def run(self, sql: str, limits: Limits) -> Answer:
+        self._refused, self._repeatable = None, True
+        started = time.perf_counter()
+        self._deadline = started + limits.timeout_seconds
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.max_result_bytes)
+        columns: tuple[str, ...] = ()
+        rows: list[Row] = []
+        size, message, hint = 0, None, None
+        status: Status
+        try:
+            cursor = self._connection.execute(sql)
+            columns = tuple(column[0] for column in cursor.description or ())
+            size, message = self._fetch(cursor, rows, limits)
+            status = "too_large" if message else "ok" if rows else "empty"
+            if not columns:
+                message = "the text holds no SQL statement"
+            elif '"' in sql:
+                hint = misread_words(sql, self._connection, self._column_names)
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code in _MACHINE_FAILED or code in _FILE_BROKEN:
+                failure = Execution("error", (), (), time.perf_counter() - started, str(error))
+                return Answer(failure, failure="database" if code in _FILE_BROKEN else "infrastructure")
+            status, message = self._explain(error, code, limits)
+            rows = rows if status == "too_large" else []
+        except (
+            sqlite3.Warning,
+            ValueError,
+            OverflowError,
+        ) as error:  # several statements; NUL or surrogates in the text
+            status, message = "error", str(error)
+        seconds = time.perf_counter() - started
+        return Answer(
+            Execution(status, columns, tuple(rows), seconds, message, hint),
+            size,
+            self._repeatable and status != "timeout",
+        )
+
+    def _fetch(self, cursor: sqlite3.Cursor, rows: list[Row], limits: Limits) -> tuple[int, str | None]:
+        """Reads into `rows`; returns their size in bytes and, when a limit ended the reading, which one."""
+        size = 0
+        while chunk := cursor.fetchmany(min(ROWS_AT_ONCE, limits.max_rows + 1 - len(rows))):
+            for row in chunk:
+                for cell in row:
+                    if isinstance(cell, str | bytes):
+                        size += len(cell)
+                        if len(cell) > limits.max_cell_bytes:
+                            return size, f"a cell of {len(cell):,} bytes; the limit is {limits.max_cell_bytes:,}"
+                size += 16 * len(row)
+                if size > limits.max_result_bytes:
+                    return size, f"a result of more than {limits.max_result_bytes:,} bytes"
+                rows.append(row)
+            if len(rows) > limits.max_rows:
+                rows.pop()
+                return size, f"more than {limits.max_rows:,} rows"
+            if self._late():
+                raise sqlite3.OperationalError("interrupted")
+        return size, None
+
+    def _late(self) -> bool:
+        return time.perf_counter() > self._deadline
+
+    def _explain(self, error: sqlite3.Error, code: int, limits: Limits) -> tuple[Status, str]:
+        message = str(error)
+        if code == sqlite3.SQLITE_INTERRUPT or message == "interrupted":
+            return "timeout", f"stopped after {limits.timeout_seconds:g} s"
+        if code == sqlite3.SQLITE_TOOBIG:
+            return "too_large", f"{message}; the limit is {limits.max_result_bytes:,} bytes"
+        if self._refused:
+            return "error", f"only reading is allowed, refused: {self._refused}"
+        return "error", message
+
+    def _authorize(self, action: int, first: str | None, second: str | None, _: str | None, __: str | None) -> int:
+        if action in (_SELECT, _READ, _RECURSIVE):
+            return sqlite3.SQLITE_OK
+        if action == _FUNCTION and second and second.lower() not in _FORBIDDEN_FUNCTIONS:
+            if second.lower() in _UNREPEATABLE_FUNCTIONS:
+                self._repeatable = False
+            return sqlite3.SQLITE_OK
+        if action == _PRAGMA and first and first.lower() in _READING_PRAGMAS:
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":
+            # SQLite announces this when json_each, pragma_table_info and the like are used for the first time; it
+            # refuses a statement that really wants it by itself
+            return sqlite3.SQLITE_OK
+        name = second if action == _FUNCTION else first
+        what = " ".join(filter(None, (_ACTIONS.get(action, "this statement"), name)))
+        if first in ("sqlite_master", "sqlite_temp_master"):
+            what = "a change of the schema"
+        self._refused = self._refused or what
+        return sqlite3.SQLITE_DENY
+
+    def _column_names(self) -> list[str]:
+        """All column names of the database, for hints."""
+        if self._columns is None:
+            tables = self._connection.execute(
+                "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+            ).fetchall()
+            found: dict[str, None] = {}
+            for (table,) in tables:
+                for column in self._connection.execute("SELECT name FROM pragma_table_info(?)", (table,)):
+                    found[column[0]] = None
+            self._columns = list(found)
+        return self._columns
