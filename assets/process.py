@@ -14,7 +14,7 @@ _GRACE_SECONDS = 20.0
 _PR_SET_PDEATHSIG = 1
 
 
-class StageFailed(Text2SqlError):
+class StageError(Text2SqlError):
     """A stage's process ended with an error; its last lines are the message."""
 
 
@@ -29,7 +29,7 @@ def run_stage(
     """
     `python -m stages EXPERIMENT KEY` in a process group of its own, its output forwarded line by line. When this
     process is stopped or fails, the whole group is: first asked, then killed. Should this process be killed outright,
-    the kernel ends the child (Linux). Raises StageFailed with the last lines.
+    the kernel ends the child (Linux). Raises StageError with the last lines.
     """
     command = [
         sys.executable,
@@ -72,7 +72,7 @@ def run_command(command: Sequence[str], say: Callable[[str], None], seconds_to_s
         raise
     if status:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        raise StageFailed(f"`{' '.join(command[1:5])}` failed ({how}). Its last lines:\n" + "\n".join(last))
+        raise StageError(f"`{' '.join(command[1:5])}` failed ({how}). Its last lines:\n" + "\n".join(last))
 
 
 def stop_group(process: subprocess.Popen[str], seconds: float) -> None:

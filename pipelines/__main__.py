@@ -4,6 +4,7 @@ The command line of the project.
     python -m pipelines list                     the experiments
     python -m pipelines show EXPERIMENT          the resolved profile, and the plan with fingerprints and states
     python -m pipelines run EXPERIMENT           the whole lineage, through Dagster, with progress on the terminal
+    python -m pipelines ui                       the Dagster and MLflow UIs, side by side
 
 Exit status: 0 done; 1 an error that its message explains; 130 stopped.
 """
@@ -21,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipelines", description="Run and inspect experiments.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="name the experiments")
+    commands.add_parser("ui", help="serve the Dagster and MLflow UIs side by side")
     for name, text in (("show", "print the resolved profile and the plan"), ("run", "materialize the whole lineage")):
         command = commands.add_parser(name, help=text)
         command.add_argument("experiment")
@@ -31,6 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
             return list_experiments(settings)
         if options.command == "show":
             return show(options.experiment, settings)
+        if options.command == "ui":
+            from pipelines.ui import serve
+
+            return serve(settings)
         from pipelines.run import run_lineage
 
         return run_lineage(options.experiment, settings)
