@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from text2sql.errors import DatabaseError, DataError
+from text2sql.executor import check_sqlite_file
 
 Style = Literal["compact", "full"]
 
-SQLITE_HEADER = b"SQLite format 3\x00"
 SAMPLED_ROWS = 1_000  # sample values are the first different ones in this many rows
 SAMPLE_CHARACTERS = 30
 
@@ -68,30 +68,13 @@ class Schema:
     warnings: tuple[str, ...] = ()
 
 
-def check_database(database: Path) -> None:
-    """Raises DatabaseError unless the file exists and starts as an SQLite file does."""
-    if not database.is_file():
-        raise DatabaseError(
-            f"There is no database file {database}. Take it from the release, or set TEXT2SQL_DATA to a folder "
-            "whose database/ holds it."
-        )
-    with database.open("rb") as file:
-        start = file.read(len(SQLITE_HEADER))
-    if start != SQLITE_HEADER:
-        found = "it is empty" if not start else f"it starts with {start!r}"
-        raise DatabaseError(
-            f"{database} is no SQLite database: {found}. Files named ._* are leftovers of a macOS archive; "
-            "take the database from the release again."
-        )
-
-
 @contextmanager
 def read_only(database: Path) -> Iterator[sqlite3.Connection]:
     """
     A connection that cannot write and leaves no files beside the database. Text that is not UTF-8 is read with
     replacement marks. Raises DatabaseError, also for what SQLite finds broken while it is used.
     """
-    check_database(database)
+    check_sqlite_file(database)
     try:
         connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:

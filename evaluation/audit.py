@@ -1,0 +1,187 @@
+"""
+The audit of a benchmark: every gold query is run once, and every turn gets a row that says what is wrong with it.
+
+A fault makes a turn ungradable: it is set aside (never a training target, never scored) and listed. A flag is a remark;
+the turn stays in. Turns keep their number, so a set-aside turn leaves a gap and shifts nothing.
+
+    python -m evaluation.audit --benchmark cosql --root DIR [--out DIR]
+
+prints the summary, with the gold queries scored as if they were predictions, and with --out writes audit.parquet (one
+row per turn), databases.parquet (one row per database), set_aside.jsonl and summary.json. Exit status: 0 the audit ran,
+whatever it found; 1 the data cannot be read; 2 wrong usage; 3 there was no turn to audit; 4 no turn could be judged (no
+database can be opened, or the machine failed).
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import polars as pl
+
+from evaluation.database_audit import DatabaseFacts, database_facts
+from evaluation.gold_audit import Finding, GoldAuditor
+from text2sql.datasets import Benchmark, join_split_operators, read_tables
+from text2sql.dialogue import Turn
+from text2sql.executor import Executor, Limits
+
+FAULTS: Mapping[str, str] = {
+    "gold_empty_text": "the gold has no text",
+    "gold_invalid": "SQLite refuses the gold; the message is SQLite's",
+    "gold_timeout": "the gold runs longer than the limit for gold",
+    "gold_too_large": "the gold returns more than the limits for results allow",
+    "database_missing": "the database file is not there",
+    "database_broken": "the database file is no SQLite database or is damaged",
+}
+FLAGS: Mapping[str, str] = {
+    "gold_returns_nothing": "the gold runs and returns no row: any query that returns none matches it",
+    "gold_not_official_readable": "the official evaluator's parser cannot read the gold: no exact match, no hardness",
+    "undecodable_bytes": "the gold reads a table that holds text which is not UTF-8",
+    "duplicate_dialogue": "an earlier dialogue has the same database, utterances and gold",
+    "order_by_numeric_text": "ORDER BY, MIN or MAX on text that looks like numbers: sorted as text",
+    "tie_cut_by_limit": "LIMIT cuts through tied rows: the data do not determine the answer",
+    "word_read_as_text": "a double-quoted word that looks like a column matches none: SQLite reads it as text",
+    "repaired_operator": "the release splits an operator (`> =`); it was joined",
+    "corrected_gold": "the gold was replaced by the corrections file",
+    "restored_utterance": "the utterance was restored from another copy of the data",
+}
+HARDNESS = ("easy", "medium", "hard", "extra")
+AUDIT_SCHEMA: Mapping[str, pl.DataType] = {
+    "item_id": pl.String(),
+    "split": pl.String(),  # as released: train or dev
+    "dialogue_id": pl.String(),
+    "turn": pl.Int64(),  # from 1
+    "db_id": pl.String(),
+    "utterance": pl.String(),
+    "gold": pl.String(),
+    "gold_as_released": pl.String(),
+    "repaired": pl.Boolean(),
+    "fault": pl.String(),  # "" or one of FAULTS
+    "severity": pl.String(),  # set_aside (has a fault) | flagged | ok
+    "message": pl.String(),  # of the fault, in the words of SQLite or of the file system
+    "rows": pl.Int64(),  # rows the gold returns; null when it did not run
+    "hardness": pl.String(),  # of the official evaluator; null when it cannot read the gold
+    "flags": pl.List(pl.String()),
+}
+
+
+def audit(
+    benchmark: Benchmark,
+    executor: Executor,
+    *,
+    limits: Limits | None = None,
+    facts: Mapping[str, DatabaseFacts] | None = None,
+    threads: int = 2,
+) -> pl.DataFrame:
+    """
+    One row per turn of every split that is there (`AUDIT_SCHEMA`). A query that several turns share is run once.
+    `limits` bound the gold queries; `facts` are those of `database_facts`, if they are at hand.
+
+    Raises InfrastructureError when the machine fails: that is no finding about the data.
+    """
+    facts = database_facts(benchmark) if facts is None else facts
+    entries = read_tables(benchmark.tables_json)
+    auditors = {db_id: GoldAuditor(fact, entries.get(db_id), executor, limits) for db_id, fact in facts.items()}
+    golds = list(dict.fromkeys((place[2], turn.gold) for place, turn in _turns(benchmark)))
+    with ThreadPoolExecutor(threads) as pool:
+        findings = dict(zip(golds, pool.map(lambda gold: auditors[gold[0]].finding(gold[1]), golds), strict=True))
+    duplicates = _duplicates(benchmark)
+    rows = [
+        _row(benchmark, place, turn, findings[place[2], turn.gold], place[1] in duplicates)
+        for place, turn in _turns(benchmark)
+    ]
+    return pl.DataFrame(rows, schema=AUDIT_SCHEMA)
+
+
+def _turns(benchmark: Benchmark) -> Iterator[tuple[tuple[str, str, str, int], Turn]]:
+    """Each turn with its place (split, dialogue_id, db_id, turn from 1), in the order of the files, train first."""
+    for split, dialogues in benchmark.splits.items():
+        for dialogue in dialogues:
+            for number, turn in enumerate(dialogue.turns, start=1):
+                yield (split, dialogue.dialogue_id, dialogue.db_id, number), turn
+
+
+def _duplicates(benchmark: Benchmark) -> set[str]:
+    """Ids of dialogues that say the same, with the same gold, as an earlier one over the same database."""
+    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    repeated = set()
+    for dialogues in benchmark.splits.values():
+        for dialogue in dialogues:
+            content = (dialogue.db_id, tuple((turn.utterance, turn.gold) for turn in dialogue.turns))
+            if content in seen:
+                repeated.add(dialogue.dialogue_id)
+            seen.add(content)
+    return repeated
+
+
+def _row(
+    benchmark: Benchmark,
+    place: tuple[str, str, str, int],
+    turn: Turn,
+    finding: Finding,
+    duplicate: bool,
+) -> dict[str, Any]:
+    split, dialogue_id, db_id, number = place
+    joined = join_split_operators(turn.gold_as_released)
+    of_turn = {
+        "duplicate_dialogue": duplicate,
+        "repaired_operator": joined != turn.gold_as_released,
+        "corrected_gold": joined != turn.gold,
+        "restored_utterance": (dialogue_id, number) in benchmark.restored,
+    }
+    flags = {*finding.flags, *(flag for flag, holds in of_turn.items() if holds)}
+    return {
+        "item_id": f"{dialogue_id}/{number}",
+        "split": split,
+        "dialogue_id": dialogue_id,
+        "turn": number,
+        "db_id": db_id,
+        "utterance": turn.utterance,
+        "gold": turn.gold,
+        "gold_as_released": turn.gold_as_released,
+        "repaired": of_turn["repaired_operator"],
+        "fault": finding.fault,
+        "severity": "set_aside" if finding.fault else "flagged" if flags else "ok",
+        "message": finding.message,
+        "rows": finding.rows,
+        "hardness": finding.hardness,
+        "flags": [flag for flag in FLAGS if flag in flags],
+    }
+
+
+def set_aside(table: pl.DataFrame) -> pl.DataFrame:
+    """The turns that cannot be graded, with the reason, in the order of the files."""
+    columns = ["item_id", "db_id", "fault", "message", "utterance", "gold_as_released"]
+    return table.filter(pl.col("fault") != "").select(columns)
+
+
+def audit_summary(table: pl.DataFrame, databases: pl.DataFrame) -> dict[str, Any]:
+    """
+    Counts for asset metadata and reports, as plain JSON values: for each split the turns, dialogues, gradable turns,
+    and turns per fault, flag and hardness (`none`: not read); then what `database_table` found.
+    """
+    splits = {}
+    for (split,), part in table.group_by("split", maintain_order=True):
+        faults = dict(part.filter(pl.col("fault") != "").group_by("fault").len().iter_rows())
+        flags = dict(part.select(pl.col("flags").explode()).drop_nulls().group_by("flags").len().iter_rows())
+        levels = dict(part.group_by(pl.col("hardness").fill_null("none")).len().iter_rows())
+        splits[str(split)] = {
+            "dialogues": part["dialogue_id"].n_unique(),
+            "turns": part.height,
+            "gradable": part.filter(pl.col("fault") == "").height,
+            "faults": {fault: faults[fault] for fault in FAULTS if fault in faults},
+            "flags": {flag: flags[flag] for flag in FLAGS if flag in flags},
+            "hardness": {level: levels[level] for level in (*HARDNESS, "none") if level in levels},
+        }
+    readable = databases.filter(pl.col("fault") == "")
+    return {
+        "splits": splits,
+        "databases": databases.height,
+        "databases_missing": databases.filter(pl.col("fault") == "database_missing")["db_id"].to_list(),
+        "databases_broken": databases.filter(pl.col("fault") == "database_broken")["db_id"].to_list(),
+        "databases_without_foreign_keys": readable.filter(pl.col("foreign_keys") == 0)["db_id"].to_list(),
+        "undecodable_columns": dict(
+            readable.filter(pl.col("undecodable").list.len() > 0).select("db_id", "undecodable").iter_rows()
+        ),
+        "empty_tables": int(readable["empty_tables"].list.len().sum()),
+        "schema_warnings": int(readable["schema_warnings"].list.len().sum()),
+    }
