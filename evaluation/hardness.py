@@ -44,7 +44,7 @@ def _even(conditions: Conditions) -> list[Condition]:
 def _components(query: Query, conditions: list[Condition]) -> int:
     ors = sum(clause[1::2].count("or") for clause in (query.joins, query.where, query.having))
     likes = sum(condition.operator == "like" for condition in conditions)
-    clauses = bool(query.where) + bool(query.group) + bool(query.order) + query.limit
+    clauses = bool(query.where) + bool(query.group) + bool(query.order) + bool(query.limit)
     return clauses + max(len(query.tables) - 1, 0) + ors + likes
 
 

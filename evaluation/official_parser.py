@@ -46,7 +46,8 @@ Conditions: TypeAlias = tuple[Condition | str, ...]  # conditions and connectors
 class Query(NamedTuple):
     """
     One SELECT with its set operation. `tables`: names, or a Query for a derived table. `order`: () or
-    (direction, units). `operation`: the set operator, or None.
+    (direction, units). `limit`: whether there is one; its number where `parse` is told to keep it. `operation`: the
+    set operator, or None.
     """
 
     distinct: bool | None
@@ -57,7 +58,7 @@ class Query(NamedTuple):
     group: tuple[Column, ...]
     having: Conditions
     order: tuple[()] | tuple[str, tuple[Unit, ...]]
-    limit: bool
+    limit: bool | str
     operation: str | None
     operand: Union["Query", None]
 
@@ -77,15 +78,16 @@ _LIST_ENDS = CLAUSE_WORDS | {")", ";", END}
 _FROM_ENDS = CLAUSE_WORDS | {")", ";"}
 
 
-def parse(text: str, columns: Mapping[str, frozenset[str]]) -> Query:
+def parse(text: str, columns: Mapping[str, frozenset[str]], keep_limit: bool = False) -> Query:
     """
-    The structure of one query. `columns`: table name to its column names, all in lower case.
+    The structure of one query. `columns`: table name to its column names, all in lower case. `keep_limit`: read LIMIT
+    as other copies of the evaluator do (MTSQL-R1's): it takes a whole number only, and the number is kept.
     Raises UnreadableError; RecursionError for absurdly deep nesting is turned into one.
     """
     tokens = tokenize(text)
     aliases = _aliases(tokens, columns)
     try:
-        return _Reader(tokens, aliases, columns).query()
+        return _Reader(tokens, aliases, columns, keep_limit).query()
     except RecursionError:
         raise UnreadableError("nested too deeply") from None
 
@@ -107,12 +109,15 @@ def _aliases(tokens: list[str], columns: Mapping[str, frozenset[str]]) -> dict[s
 class _Reader:
     """Walks over the tokens; `at` is the next one to read."""
 
-    __slots__ = ("aliases", "at", "columns", "tokens")
+    __slots__ = ("aliases", "at", "columns", "keep_limit", "tokens")
 
-    def __init__(self, tokens: list[str], aliases: dict[str, str], columns: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self, tokens: list[str], aliases: dict[str, str], columns: Mapping[str, frozenset[str]], keep_limit: bool
+    ) -> None:
         self.tokens = tokens
         self.aliases = aliases
         self.columns = columns
+        self.keep_limit = keep_limit
         self.at = 0
 
     def fail(self, problem: str) -> UnreadableError:
@@ -265,7 +270,7 @@ class _Reader:
         tokens = self.tokens
         while tokens[end] not in _SWALLOW_ENDS:
             end += 1
-        cut = _Reader([*tokens[start:end], END], self.aliases, self.columns)
+        cut = _Reader([*tokens[start:end], END], self.aliases, self.columns, self.keep_limit)
         try:
             column = cut.column(names)
         except UnreadableError:
@@ -346,13 +351,18 @@ class _Reader:
                 break
         return direction, tuple(units)
 
-    def limit(self) -> bool:
+    def limit(self) -> bool | str:
         if not self.accept("limit"):
             return False
-        if self.tokens[self.at] == END:
+        if (word := self.tokens[self.at]) == END:
             raise self.fail("LIMIT without a number")
+        if self.keep_limit:
+            try:
+                word = str(int(word))
+            except ValueError:
+                raise self.fail("LIMIT of something else than a whole number") from None
         self.at += 1
-        return True
+        return word if self.keep_limit else True
 
 
 def _table_problem(word: str, before: str) -> str:
