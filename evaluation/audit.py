@@ -70,7 +70,6 @@ def audit(
     *,
     limits: Limits | None = None,
     facts: Mapping[str, DatabaseFacts] | None = None,
-    threads: int = 2,
 ) -> pl.DataFrame:
     """
     One row per turn of every split that is there (`AUDIT_SCHEMA`). A query that several turns share is run once.
@@ -80,13 +79,20 @@ def audit(
     """
     facts = database_facts(benchmark) if facts is None else facts
     entries = read_tables(benchmark.tables_json)
-    auditors = {db_id: GoldAuditor(fact, entries.get(db_id), executor, limits) for db_id, fact in facts.items()}
-    golds = list(dict.fromkeys((place[2], turn.gold) for place, turn in _turns(benchmark)))
-    with ThreadPoolExecutor(threads) as pool:
-        findings = dict(zip(golds, pool.map(lambda gold: auditors[gold[0]].finding(gold[1]), golds), strict=True))
+    golds: dict[str, dict[str, None]] = {db_id: {} for db_id in facts}
+    for place, turn in _turns(benchmark):
+        golds[place[2]][turn.gold] = None
+
+    def findings(db_id: str) -> dict[str, Finding]:
+        auditor = GoldAuditor(facts[db_id], entries.get(db_id), executor, limits)
+        return dict(zip(golds[db_id], auditor.findings(list(golds[db_id])), strict=True))
+
+    large_first = sorted(golds, key=lambda db_id: (-facts[db_id].bytes, db_id))  # so that no slow one is left for last
+    with ThreadPoolExecutor(executor.workers) as pool:
+        found = dict(zip(large_first, pool.map(findings, large_first), strict=True))
     duplicates = _duplicates(benchmark)
     rows = [
-        _row(benchmark, place, turn, findings[place[2], turn.gold], place[1] in duplicates)
+        _row(benchmark, place, turn, found[place[2]][turn.gold], place[1] in duplicates)
         for place, turn in _turns(benchmark)
     ]
     return pl.DataFrame(rows, schema=AUDIT_SCHEMA)

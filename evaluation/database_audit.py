@@ -30,6 +30,7 @@ class DatabaseFacts:
 
     db_id: str
     path: Path
+    bytes: int = 0
     fault: str = ""
     message: str = ""
     schema: Schema | None = None
@@ -68,13 +69,14 @@ def database_table(benchmark: Benchmark, facts: Mapping[str, DatabaseFacts]) -> 
 
 def _facts(db_id: str, path: Path, entry: Mapping[str, Any] | None) -> DatabaseFacts:
     if not path.is_file():
-        return DatabaseFacts(db_id, path, "database_missing", f"no file {path.name} in database/{db_id}/")
+        return DatabaseFacts(db_id, path, 0, "database_missing", f"no file {path.name} in database/{db_id}/")
+    size = path.stat().st_size
     try:
         schema = read_schema(path, entry)
         empty, undecodable = _scan(schema)
     except DatabaseError as error:
-        return DatabaseFacts(db_id, path, "database_broken", str(error))
-    return DatabaseFacts(db_id, path, schema=schema, empty_tables=empty, undecodable=undecodable)
+        return DatabaseFacts(db_id, path, size, "database_broken", str(error))
+    return DatabaseFacts(db_id, path, size, schema=schema, empty_tables=empty, undecodable=undecodable)
 
 
 def _scan(schema: Schema) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

@@ -1,6 +1,6 @@
 """The finding on one gold query: does it run, what does it return, how hard is it, what is doubtful about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,14 @@ from evaluation.database_audit import DatabaseFacts, quoted
 from evaluation.exact_match import EvaluatorSchema, hardness, load_schema
 from evaluation.gold_flags import cuts_a_tie, parse, sort_key_columns, tie_probes
 from text2sql.errors import DatabaseError
-from text2sql.executor import Executor, Limits
+from text2sql.executor import Execution, Executor, Limits
 from text2sql.schema import Schema, read_only
 
 SAMPLED_VALUES = 1_000  # different values of a column that are looked at to call it numeric text
 
+BATCH = 16  # queries sent to a worker together; their results are in memory at once
+
+_RAN = ("ok", "empty")
 _FAULTS = {"error": "gold_invalid", "timeout": "gold_timeout", "too_large": "gold_too_large"}
 
 
@@ -40,38 +43,56 @@ class GoldAuditor:
         self.numeric_text: dict[tuple[str, str], bool] = {}
         self.evaluator_schema: EvaluatorSchema | None = load_schema(facts.path, entry) if facts.schema else None
 
-    def finding(self, gold: str) -> Finding:
+    def findings(self, golds: Sequence[str]) -> Iterator[Finding]:
+        """One finding per gold, in order. Raises InfrastructureError when the machine fails."""
         if self.facts.schema is None or self.evaluator_schema is None:
-            return Finding(self.facts.fault, self.facts.message)
+            yield from (Finding(self.facts.fault, self.facts.message) for _ in golds)
+            return
+        for start in range(0, len(golds), BATCH):
+            batch = golds[start : start + BATCH]
+            try:
+                executions = self._execute(batch)
+            except DatabaseError as error:
+                yield from (Finding("database_broken", str(error)) for _ in batch)
+                continue
+            runs = [gold for gold, execution in zip(batch, executions, strict=True) if execution.status in _RAN]
+            doubts = dict(zip(runs, self._doubts(runs, self.facts.schema), strict=True))
+            for gold, execution in zip(batch, executions, strict=True):
+                yield self._finding(gold, execution, doubts.get(gold, []), self.evaluator_schema)
+
+    def _execute(self, queries: Sequence[str]) -> list[Execution]:
+        return self.executor.execute_many([(sql, self.facts.path) for sql in queries], limits=self.limits)
+
+    def _finding(self, gold: str, execution: Execution, doubts: list[str], schema: EvaluatorSchema) -> Finding:
         if not gold.strip():
             return Finding("gold_empty_text", "the query is empty")
-        try:
-            execution = self.executor.execute(gold, self.facts.path, limits=self.limits)
-        except DatabaseError as error:
-            return Finding("database_broken", str(error))
-        level = hardness(gold, self.evaluator_schema)
-        readable = () if level else ("gold_not_official_readable",)
-        if execution.status in _FAULTS:
-            return Finding(_FAULTS[execution.status], execution.message or "", hardness=level, flags=readable)
-        nothing = () if execution.rows else ("gold_returns_nothing",)
-        misread = ("word_read_as_text",) if execution.hint else ()
-        flags = (*nothing, *readable, *misread, *self._doubts(gold, self.facts.schema))
-        return Finding(rows=len(execution.rows), hardness=level, flags=flags)
+        level = hardness(gold, schema)
+        flags = [] if level else ["gold_not_official_readable"]
+        if execution.status not in _RAN:
+            return Finding(_FAULTS[execution.status], execution.message or "", hardness=level, flags=tuple(flags))
+        if not execution.rows:
+            flags.append("gold_returns_nothing")
+        if execution.hint:
+            flags.append("word_read_as_text")
+        return Finding(rows=len(execution.rows), hardness=level, flags=(*flags, *doubts))
 
-    def _doubts(self, gold: str, schema: Schema) -> Iterator[str]:
-        words = gold.lower()
-        if any(table.lower() in words for table in self.undecodable):
-            yield "undecodable_bytes"
-        tree = parse(gold)
-        if tree is None:
-            return
-        if any(self._is_numeric_text(column) for column in sort_key_columns(tree, schema)):
-            yield "order_by_numeric_text"
-        for probe in tie_probes(tree):
-            execution = self.executor.execute(probe.sql, self.facts.path, limits=self.limits)
-            if execution.status == "ok" and cuts_a_tie(probe, execution.rows):
-                yield "tie_cut_by_limit"
-                break
+    def _doubts(self, golds: Sequence[str], schema: Schema) -> list[list[str]]:
+        """The flags of golds that run; all tie probes go to the executor together."""
+        trees = [parse(gold) for gold in golds]
+        probes = [list(tie_probes(tree)) if tree else [] for tree in trees]
+        answers = iter(self._execute([probe.sql for found in probes for probe in found]))
+        doubts = []
+        for gold, tree, own_probes in zip(golds, trees, probes, strict=True):
+            flags = []
+            if any(table.lower() in gold.lower() for table in self.undecodable):
+                flags.append("undecodable_bytes")
+            if tree and any(self._is_numeric_text(column) for column in sort_key_columns(tree, schema)):
+                flags.append("order_by_numeric_text")
+            cut = [cuts_a_tie(probe, answer.rows) for probe, answer in zip(own_probes, answers, strict=False)]
+            if any(cut):
+                flags.append("tie_cut_by_limit")
+            doubts.append(flags)
+        return doubts
 
     def _is_numeric_text(self, column: tuple[str, str]) -> bool:
         """At least half of the column's different text values are written as numbers."""
