@@ -1,0 +1,441 @@
+"""
+Turns that build on an earlier one: each function takes the query so far and gives the next step, or None when it does
+not apply. FOLLOWUPS lists them with their weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from text2sql.demo.draw import Draw, Step
+from text2sql.demo.openers import AGGREGATES, average_condition
+from text2sql.demo.query import COUNT, Condition, Field, Item, Query, column_of, label_of, without_order
+
+Followup = Callable[[Draw, Query, Sequence[Query]], Step | None]
+COUNTABLE = ("list", "count", "aggregate", "groups")
+
+
+def refine(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in (*COUNTABLE, "top") or before.connector == "OR" or len(before.where) > 2:
+        return None
+    if before.limit and before.kind == "list":
+        return None
+    avoid = [condition.field for condition in before.where] + ([before.group] if before.group else [])
+    condition = draw.condition(before.main, avoid=avoid, own=bool(before.group))
+    if not condition:
+        return None
+    intent = {"list": "refine", "count": "refine_count", "top": "refine_top"}.get(before.kind, "refine_other")
+    return Step(intent, replace(before, where=(*before.where, condition)), before, condition=condition)
+
+
+def replace_condition(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    """The same question with another value in its last condition."""
+    if before.kind not in (*COUNTABLE, "top") or not before.where or before.connector == "OR":
+        return None
+    old = before.where[-1]
+    if old.query is not None or old.op in ("LIKE", "BETWEEN", "!="):
+        return None
+    new = draw.condition_on(before.main, old.field)
+    if new.op != old.op or new.value == old.value:
+        return None
+    query = replace(before, where=(*before.where[:-1], new))
+    return Step("replace", query, before, condition=new)
+
+
+def exclude(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or before.connector == "OR" or before.limit or len(before.where) > 2:
+        return None
+    used = [condition.field for condition in before.where]
+    field = draw.pick([f for f in draw.categories(draw.domain.table(before.main)) if f not in used])
+    if not field:
+        return None
+    said = draw.condition_on(before.main, field)
+    query = replace(before, where=(*before.where, replace(said, op="!=")))
+    return Step("exclude", query, before, condition=said)
+
+
+def extend(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in ("list", "count") or len(before.where) != 1 or before.where[0].op != "=":
+        return None
+    old = before.where[0]
+    new = draw.condition_on(before.main, old.field)
+    if old.query is not None or new.value == old.value:
+        return None
+    return Step("extend", replace(before, where=(old, new), connector="OR"), before, condition=new)
+
+
+def drop(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in COUNTABLE or len(before.where) < 2 or before.connector == "OR":
+        return None
+    dropped = draw.rng.choice(before.where)
+    if dropped.query is not None or dropped.op in ("LIKE", "!="):
+        return None
+    where = tuple(condition for condition in before.where if condition != dropped)
+    return Step("drop", replace(before, where=where), before, field=dropped.field)
+
+
+def start_over(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in ("list", "top") or not before.where or not draw.domain.table(before.main).label:
+        return None
+    query = Query("list", before.main, (Item(label_of(draw.domain, before.main)),))
+    return Step("start_over", query, before)
+
+
+def count_them(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or before.limit:
+        return None
+    return Step("count_them", replace(without_order(before), kind="count", select=(COUNT,)), before)
+
+
+def count_first(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    """Back to the list that the dialogue began with."""
+    if len(earlier) < 3 or earlier[0].kind != "list" or not earlier[0].where or earlier[0].limit:
+        return None
+    first = earlier[0]
+    return Step("count_first", replace(without_order(first), kind="count", select=(COUNT,)), first)
+
+
+def which(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in ("count", "aggregate") or not before.where or not draw.domain.table(before.main).label:
+        return None
+    if before.select[0].distinct:
+        return None
+    query = replace(before, kind="list", select=(Item(label_of(draw.domain, before.main)),))
+    return Step("which" if before.kind == "count" else "which_rows", query, before)
+
+
+def sort(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or before.limit:
+        return None
+    table = draw.domain.table(before.main)
+    options = draw.numbers(table)
+    label = label_of(draw.domain, before.main)
+    if table.label and not before.order:
+        options.append(label)
+    field = draw.pick([field for field in options if not before.order or before.order.field != field])
+    if not field:
+        return None
+    descending = field != label and draw.rng.random() < 0.6
+    query = replace(before, order=Item(field), descending=descending)
+    name = "sort_label" if field == label else "sort_down" if descending else "sort_up"
+    return Step(name if not before.order else name.replace("sort", "resort"), query, before, field=field)
+
+
+def reverse(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or not before.order or before.limit:
+        return None
+    return Step("reverse", replace(before, descending=not before.descending), before)
+
+
+def first_some(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or not before.order or before.limit:
+        return None
+    count = draw.rng.choice((2, 3, 4, 5))
+    return Step("first_some", replace(before, limit=count), before, number=count)
+
+
+def top_of(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or before.limit or before.connector == "OR" or not draw.domain.table(before.main).label:
+        return None
+    field = draw.pick(draw.numbers(draw.domain.table(before.main)))
+    if not field:
+        return None
+    query = replace(before, kind="top", select=(Item(label_of(draw.domain, before.main)),), order=Item(field))
+    return Step("top_of", replace(query, descending=draw.rng.random() < 0.6, limit=1), before, field=field)
+
+
+def opposite(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind == "top" and before.order and len(before.select) == 1 and _selects_label(draw, before):
+        return Step("opposite", replace(before, descending=not before.descending), before, field=before.order.field)
+    if before.kind == "top_group" and before.order == COUNT and before.select[0].field == before.group:
+        return Step("opposite_group", replace(before, descending=not before.descending), before, key=before.group)
+    return None
+
+
+def more_of(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "top" or not before.order or not _selects_label(draw, before):
+        return None
+    count = draw.rng.choice((2, 3, 4))
+    return Step("more_of", replace(before, kind="list", limit=count), before, field=before.order.field, number=count)
+
+
+def fact_of_top(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    table = draw.domain.table(before.main)
+    if before.kind != "top" or not table.label:
+        return None
+    options = draw.categories(table) + draw.numbers(table)
+    options += [label_of(draw.domain, reference.parent) for reference in table.of_kind("reference")]
+    used = [item.field for item in before.select]
+    field = draw.pick([field for field in options if field not in used])
+    if not field:
+        return None
+    intent = "fact" if field.table == before.main else "fact_parent"
+    return Step(intent, replace(before, select=(Item(field),)), before, field=field)
+
+
+def add_column(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    table = draw.domain.table(before.main)
+    if before.kind != "list" or len(before.select) > 2 or not table.label or not _selects_label(draw, before):
+        return None
+    options = draw.categories(table) + draw.numbers(table)
+    for reference in table.of_kind("reference"):
+        parent = draw.domain.table(reference.parent)
+        options += [label_of(draw.domain, parent.name), *draw.categories(parent)]
+    used = [item.field for item in before.select]
+    fixed = [condition.field for condition in before.where if condition.op == "="]
+    field = draw.pick([field for field in options if field not in used + fixed])
+    if not field:
+        return None
+    direct = field.table == before.main or field == label_of(draw.domain, field.table)
+    query = replace(before, select=(*before.select, Item(field)))
+    return Step("add_column" if direct else "add_parent_column", query, before, field=field)
+
+
+def swap_column(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    table = draw.domain.table(before.main)
+    if before.kind != "list" or not table.label:
+        return None
+    options = draw.categories(table) + draw.numbers(table)
+    options += [label_of(draw.domain, reference.parent) for reference in table.of_kind("reference")]
+    used = [item.field for item in before.select] + [c.field for c in before.where if c.op == "="]
+    field = draw.pick([field for field in options if field not in used])
+    if not field:
+        return None
+    return Step("swap_column", replace(before, select=(Item(field),)), before, field=field)
+
+
+def aggregate_of(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in ("list", "count") or before.limit or before.select[0].distinct:
+        return None
+    field = draw.pick(draw.numbers(draw.domain.table(before.main), dates=False))
+    if not field:
+        return None
+    function = draw.rng.choice(AGGREGATES if column_of(draw.domain, field).total else AGGREGATES[:3])
+    query = replace(without_order(before), kind="aggregate", select=(Item(field, function),))
+    return Step("aggregate_of", query, before, field=field, aggregate=function)
+
+
+def other_aggregate(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "aggregate" or len(before.select) != 1 or not before.select[0].field:
+        return None
+    item = before.select[0]
+    column = column_of(draw.domain, before.select[0].field)
+    options = ("MAX", "MIN") if column.high == "latest" else AGGREGATES if column.total else AGGREGATES[:3]
+    function = draw.rng.choice([option for option in options if option != item.aggregate])
+    query = replace(before, select=(replace(item, aggregate=function),))
+    return Step("other_aggregate", query, before, field=item.field, aggregate=function)
+
+
+def who_is_that(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "aggregate" or len(before.select) != 1 or not draw.domain.table(before.main).label:
+        return None
+    item = before.select[0]
+    if item.aggregate not in ("MAX", "MIN"):
+        return None
+    select = (Item(label_of(draw.domain, before.main)),)
+    query = replace(before, kind="top", select=select, order=Item(item.field), descending=item.aggregate == "MAX")
+    return Step("who_is_that", replace(query, limit=1), before, field=item.field)
+
+
+def group_them(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind not in ("list", "count") or before.limit or before.select[0].distinct:
+        return None
+    used = [condition.field for condition in before.where]
+    key = draw.pick([key for key in draw.keys(draw.domain.table(before.main)) if key not in used])
+    if not key:
+        return None
+    query = replace(without_order(before), kind="groups", select=(Item(key), COUNT), group=key)
+    return Step("group_them", query, before, key=key)
+
+
+def group_aggregate(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "aggregate" or len(before.select) != 1:
+        return None
+    used = [condition.field for condition in before.where]
+    key = draw.pick([key for key in draw.keys(draw.domain.table(before.main)) if key not in used])
+    if not key:
+        return None
+    return Step(
+        "rekey", replace(before, kind="groups", select=(Item(key), before.select[0]), group=key), before, key=key
+    )
+
+
+def rekey(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "groups" or not before.group or before.having or before.order:
+        return None
+    used = [condition.field for condition in before.where] + [before.group]
+    key = draw.pick([key for key in draw.keys(draw.domain.table(before.main)) if key not in used])
+    if not key:
+        return None
+    query = replace(before, select=(Item(key), *before.select[1:]), group=key)
+    return Step("rekey", query, before, key=key)
+
+
+def having_of(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "groups" or before.select[-1] != COUNT or before.having or before.order:
+        return None
+    counts = sorted(row[1] for row in draw.run(before))
+    bound = (draw.rng.choice((">", ">=")), counts[len(counts) // 2])
+    query = replace(before, having=bound)
+    return Step("having_of", query, before, key=before.group, number=bound[1], aggregate=bound[0])
+
+
+def top_of_groups(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "groups" or before.having or before.order or len(before.select) != 2:
+        return None
+    measure = before.select[1]
+    query = replace(before, kind="top_group", select=before.select[:1], order=measure, limit=1)
+    query = replace(query, descending=draw.rng.random() < 0.7)
+    intent = "top_of_groups" if measure == COUNT else "top_of_measures"
+    return Step(intent, query, before, key=before.group, field=measure.field, aggregate=measure.aggregate)
+
+
+def sort_groups(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "groups" or before.order or len(before.select) != 2:
+        return None
+    descending = draw.rng.random() < 0.7
+    query = replace(before, order=before.select[1], descending=descending)
+    return Step("sort_groups_down" if descending else "sort_groups_up", query, before, key=before.group)
+
+
+def size_of_top_group(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "top_group" or before.order != COUNT or before.select[0] == COUNT:
+        return None
+    return Step("size_of_top", replace(before, select=(COUNT,)), before, key=before.group)
+
+
+def rows_of_top_group(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    """The rows of the group that came out on top, by a subquery."""
+    table = draw.domain.table(before.main)
+    if before.kind != "top_group" or before.order != COUNT or before.where or not before.group or not table.label:
+        return None
+    field = before.group
+    if field.table != before.main:
+        owners = [r for r in table.of_kind("reference") if label_of(draw.domain, r.parent) == field]
+        if not owners:
+            return None
+        field = Field(before.main, owners[0].name)
+    inner = replace(before, select=(Item(field),), group=field)
+    condition = Condition(field, "=", query=inner)
+    query = Query("list", before.main, (Item(label_of(draw.domain, before.main)),), (condition,))
+    return Step("rows_of_top", query, before, key=before.group)
+
+
+def above_average_of(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or before.connector == "OR" or before.limit or len(before.where) > 1:
+        return None
+    used = [condition.field for condition in before.where]
+    table = draw.domain.table(before.main)
+    field = draw.pick([field for field in draw.numbers(table, dates=False) if field not in used])
+    if not field or not table.label:
+        return None
+    condition = average_condition(field, draw.rng.choice("><"))
+    query = replace(before, where=(*before.where, condition))
+    return Step("above_average_of", query, before, field=field, condition=condition)
+
+
+def children_of(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "list" or before.connector == "OR" or before.limit or len(before.where) > 1:
+        return None
+    if any(condition.query for condition in before.where):
+        return None
+    pair = draw.pick(list(draw.domain.children(before.main)))
+    if not pair:
+        return None
+    child, reference = pair
+    inner = Query("values", child.name, (Item(Field(child.name, reference.name)),))
+    if draw.rng.random() < 0.4:
+        condition = Condition(Field(before.main, "id"), "NOT IN", query=inner)
+        query = replace(before, where=(*before.where, condition))
+        return Step("without_of", query, before, condition=condition, child=child.name)
+    inner_condition = draw.condition(child.name, own=True)
+    if not inner_condition:
+        return None
+    inner = replace(inner, where=(inner_condition,))
+    condition = Condition(Field(before.main, "id"), "IN", query=inner)
+    query = replace(before, where=(*before.where, condition))
+    return Step("with_of", query, before, condition=condition, child=child.name)
+
+
+def other_fact(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    if before.kind != "lookup":
+        return None
+    table = draw.domain.table(before.main)
+    options = [column for column in table.of_kind("category", "number") if column.name != before.select[0].field.column]  # type: ignore[union-attr]
+    column = draw.pick(options)
+    if not column:
+        return None
+    field = Field(before.main, column.name)
+    return Step("other_fact", replace(before, select=(Item(field),)), before, field=field)
+
+
+def other_row(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    """The same question about another name, which may belong to another table that has such a column."""
+    if before.kind != "lookup" or not before.select[0].field:
+        return None
+    noun = column_of(draw.domain, before.select[0].field).noun
+    options = [
+        Field(table.name, column.name)
+        for table in draw.domain.tables
+        if table.label and table.person == draw.domain.table(before.main).person
+        for column in table.columns
+        if column.noun == noun
+    ]
+    field = draw.rng.choice(options)
+    label = label_of(draw.domain, field.table)
+    name = draw.rng.choice(draw.values(field.table, label))
+    query = Query("lookup", field.table, (Item(field),), (Condition(label, "=", name),))
+    return Step("other_row", query, before, field=field, name=name)
+
+
+def children_of_row(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
+    pair = draw.pick(list(draw.domain.children(before.main)))
+    if before.kind != "lookup" or not pair:
+        return None
+    child = pair[0]
+    if child.label and draw.rng.random() < 0.5:
+        query = Query("list", child.name, (Item(label_of(draw.domain, child.name)),), before.where)
+        return Step("children_of_row", query, before, child=child.name)
+    query = Query("count", child.name, (COUNT,), before.where)
+    return Step("count_children_of_row", query, before, child=child.name)
+
+
+def _selects_label(draw: Draw, query: Query) -> bool:
+    return query.select[0].field == label_of(draw.domain, query.main)
+
+
+FOLLOWUPS: tuple[tuple[Followup, float], ...] = (
+    (refine, 12),
+    (replace_condition, 9),
+    (exclude, 3),
+    (extend, 3),
+    (drop, 4),
+    (start_over, 1.5),
+    (count_them, 6),
+    (count_first, 2),
+    (which, 6),
+    (sort, 6),
+    (reverse, 3),
+    (first_some, 4),
+    (top_of, 5),
+    (opposite, 6),
+    (more_of, 3),
+    (fact_of_top, 9),
+    (add_column, 7),
+    (swap_column, 3),
+    (aggregate_of, 5),
+    (other_aggregate, 6),
+    (who_is_that, 5),
+    (group_them, 5),
+    (group_aggregate, 4),
+    (rekey, 4),
+    (having_of, 6),
+    (top_of_groups, 6),
+    (sort_groups, 4),
+    (size_of_top_group, 5),
+    (rows_of_top_group, 6),
+    (above_average_of, 3),
+    (children_of, 4),
+    (other_fact, 8),
+    (other_row, 9),
+    (children_of_row, 6),
+)

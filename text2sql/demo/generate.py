@@ -1,0 +1,125 @@
+"""
+The demo benchmark: a seeded generator of databases and dialogues in the official layout.
+
+    OUT/train.json  dev.json  dev_phrasing.json  tables.json  database/<db>/<db>.sqlite
+
+`dev_phrasing.json` holds the dialogues of `dev.json` in other words: every utterance joins a frame and a style that
+training never joins. No (database, gold SQL) pair of dev occurs in train: dev is drawn first, and a turn whose pair it
+holds is not drawn for train.
+"""
+
+import json
+import random
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from text2sql.demo.databases import DOMAINS, tables_entry, write_database
+from text2sql.demo.domain import Domain
+from text2sql.demo.draw import Draw, Step
+from text2sql.demo.followups import FOLLOWUPS
+from text2sql.demo.openers import OPENERS
+from text2sql.demo.query import Query, to_sql
+from text2sql.demo.sound import is_sound
+from text2sql.demo.wording import Wording
+
+TRAIN_DIALOGUES = 720
+DEV_DIALOGUES = 168
+DEPTHS = {1: 0.08, 2: 0.18, 3: 0.27, 4: 0.23, 5: 0.14, 6: 0.10}
+CHANGE_OF_SUBJECT = 0.08
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A dialogue before it is put into words."""
+
+    domain: Domain
+    steps: tuple[Step, ...]
+
+    def golds(self) -> list[str]:
+        return [to_sql(step.query, self.domain) for step in self.steps]
+
+
+def generate_demo(out: Path, seed: int, train: int = TRAIN_DIALOGUES, dev: int = DEV_DIALOGUES) -> None:
+    """Write the benchmark to `out`, replacing what is there. The same arguments give the same bytes on every machine."""
+    connections = {}
+    for domain in DOMAINS:
+        path = out / "database" / domain.name / f"{domain.name}.sqlite"
+        write_database(domain, seed, path)
+        connections[domain.name] = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True)
+    dev_plans = plan_dialogues(dev, random.Random(f"{seed}/dev"), connections, frozenset())
+    taken = frozenset((plan.domain.name, gold) for plan in dev_plans for gold in plan.golds())
+    train_plans = plan_dialogues(train, random.Random(f"{seed}/train"), connections, taken)
+    for connection in connections.values():
+        connection.close()
+    _write(out / "train.json", train_plans, random.Random(f"{seed}/train words"))
+    _write(out / "dev.json", dev_plans, random.Random(f"{seed}/dev words"))
+    _write(out / "dev_phrasing.json", dev_plans, random.Random(f"{seed}/phrasing words"), only_held_out=True)
+    tables = [tables_entry(domain) for domain in DOMAINS]
+    (out / "tables.json").write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
+
+
+def plan_dialogues(
+    count: int, rng: random.Random, connections: dict[str, sqlite3.Connection], taken: frozenset[Pair]
+) -> list[Plan]:
+    """`count` dialogues, as many for each database; none of them uses a pair in `taken`."""
+    plans: list[Plan] = []
+    seen: set[tuple[str, ...]] = set()
+    while len(plans) < count:
+        domain = DOMAINS[len(plans) % len(DOMAINS)]
+        draw = Draw(domain, connections[domain.name], rng)
+        depth = rng.choices(list(DEPTHS), list(DEPTHS.values()))[0]
+        plan = Plan(domain, tuple(_plan_steps(draw, depth, taken)))
+        said = (domain.name, *plan.golds())
+        if len(plan.steps) == depth and said not in seen:
+            seen.add(said)
+            plans.append(plan)
+    rng.shuffle(plans)
+    return plans
+
+
+def _plan_steps(draw: Draw, depth: int, taken: frozenset[Pair]) -> list[Step]:
+    """Up to `depth` steps; fewer when nothing more fits."""
+    steps: list[Step] = []
+    golds: set[str] = set()
+    while len(steps) < depth:
+        step = _next_step(draw, steps, golds, taken)
+        if step is None:
+            break
+        steps.append(step)
+        golds.add(to_sql(step.query, draw.domain))
+    return steps
+
+
+def _next_step(draw: Draw, steps: Sequence[Step], golds: set[str], taken: frozenset[Pair]) -> Step | None:
+    earlier: list[Query] = [step.query for step in steps]
+    for _ in range(60):
+        if not steps or draw.rng.random() < CHANGE_OF_SUBJECT:
+            opener = draw.rng.choices([o for o, _ in OPENERS], [weight for _, weight in OPENERS])[0]
+            step = opener(draw)
+        else:
+            followup = draw.rng.choices([f for f, _ in FOLLOWUPS], [weight for _, weight in FOLLOWUPS])[0]
+            step = followup(draw, earlier[-1], earlier)
+        if step is None:
+            continue
+        gold = to_sql(step.query, draw.domain)
+        if gold not in golds and (draw.domain.name, gold) not in taken and is_sound(draw, step):
+            return step
+    return None
+
+
+def _write(path: Path, plans: Sequence[Plan], rng: random.Random, only_held_out: bool = False) -> None:
+    dialogues: list[dict[str, Any]] = []
+    for plan in plans:
+        wording = Wording(plan.domain, rng, only_held_out)
+        turns = [
+            {"utterance": wording.say(step, position), "query": gold}
+            for position, (step, gold) in enumerate(zip(plan.steps, plan.golds(), strict=True))
+        ]
+        dialogues.append({"database_id": plan.domain.name, "interaction": turns, "final": turns[-1]})
+    text = ",\n".join(json.dumps(dialogue, ensure_ascii=False) for dialogue in dialogues)
+    path.write_text(f"[\n{text}\n]\n", encoding="utf-8")
