@@ -39,7 +39,8 @@ class ChatCodec:
         if not isinstance(tokenizer.chat_template, str):
             raise PolicyError("The tokenizer has no chat template; save the model's chat_template.jinja beside it.")
         self.tokenizer = tokenizer
-        self.template_hash = template_hash(tokenizer.chat_template)
+        self._template = tokenizer.chat_template
+        self.template_hash = template_hash(self._template)
         self._added: dict[str, int] = {str(token): i for i, token in tokenizer.added_tokens_decoder.items()}
         self._boundary = _boundary(self._added)
         self._markup_boundary = _boundary(str(t) for t in tokenizer.added_tokens_decoder.values() if not t.special)
@@ -94,9 +95,10 @@ class ChatCodec:
         return self.decode(ids[:-1] if ended else ids)
 
     def _render(self, messages: list[dict[str, str]], tools: list[dict[str, Any]] | None) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(
+            messages, tools=tools, chat_template=self._template, add_generation_prompt=True, tokenize=False
         )
+        return str(text)
 
     def _render_reply_frame(self) -> str:
         messages = [

@@ -165,7 +165,7 @@ def _action(visible: str, tools: Sequence[str]) -> Call | Answer | Malformed:
 
 def _call(content: str, tools: Sequence[str]) -> Call | Malformed:
     try:
-        call = json.loads(content)
+        call = json.loads(content, strict=False)  # a line break inside a text means just that
     except (ValueError, RecursionError):
         return Malformed("bad_json", 'the call is no valid JSON; expected {"name": ..., "arguments": {"code": ...}}')
     if not isinstance(call, dict):
@@ -183,7 +183,7 @@ def _call(content: str, tools: Sequence[str]) -> Call | Malformed:
 def _code(arguments: Any) -> str | Malformed:
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(arguments, strict=False)
         except (ValueError, RecursionError):
             return Malformed("bad_arguments", "expects arguments as a JSON object with code")
     if not isinstance(arguments, dict) or "code" not in arguments:
