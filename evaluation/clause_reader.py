@@ -73,6 +73,7 @@ class Reader:
         self.columns: set[str] = set()
         self.literals: set[str] = set()
         self.aggregates: set[str] = set()
+        self._generator = _SQLITE.generator(comments=False)
         self.elements = self.query(statement, None, {})
 
     def query(self, node: exp.Expr, outer: _Scope | None, ctes: Mapping[str, str]) -> Elements:
@@ -115,8 +116,10 @@ class Reader:
 
         if node.args.get("distinct"):
             elements["select"].append("DISTINCT")
+        needed_later = any(node.args.get(clause) for clause in ("group", "having", "order"))
         for item in node.expressions:
-            elements["select"].append(self._text(item.unalias().copy(), scope, elements["select"]))
+            value = item.unalias()
+            elements["select"].append(self._text(value.copy() if needed_later else value, scope, elements["select"]))
         if where := node.args.get("where"):
             self._conditions(where.this, scope, elements, "where")
         scope.items = {item.alias.lower(): item.this for item in node.expressions if isinstance(item, exp.Alias)}
@@ -211,32 +214,57 @@ class Reader:
     def _text(self, node: exp.Expr, scope: _Scope, found: list[str]) -> str:
         """`node` in its one spelling; what nested queries hold is added to `found`."""
         holder = exp.Paren(this=node.unnest())  # so that the node itself can be replaced
-        for nested in _outermost_queries(holder.this):
-            _nest(found, self.query(nested, scope, scope.ctes))
-            nested.replace(exp.Var(this=_QUERY if isinstance(nested, exp.Subquery) else "query"))
-        for column in list(holder.find_all(exp.Column)):
-            self._resolve(column, scope)
-        for literal in holder.find_all(exp.Literal):
-            self.literals.add(f"'{literal.this}'" if literal.is_string else literal.this)
-        _normalise(holder)
-        for aggregate in holder.find_all(exp.AggFunc):
-            self.aggregates.add(_sql(aggregate))
-        return _sql(holder.this)
+        parts = list(holder.walk(prune=_is_query))
+        for part in parts:
+            if isinstance(part, exp.Column):
+                part.replace(self._resolved(part, scope))
+            elif isinstance(part, exp.Query):
+                _nest(found, self.query(part, scope, scope.ctes))
+                part.replace(exp.Var(this=_QUERY if isinstance(part, exp.Subquery) else "query"))
+            elif isinstance(part, exp.Literal):
+                self.literals.add(f"'{part.this}'" if part.is_string else part.this)
+        if any(isinstance(part, exp.Predicate | exp.Not) for part in parts):
+            self._normalise(holder)
+        self.aggregates.update(self._sql(part) for part in parts if isinstance(part, exp.AggFunc))
+        return self._sql(holder.this)
 
-    def _resolve(self, column: exp.Column, scope: _Scope, by_alias: bool = True) -> None:
+    def _resolved(self, column: exp.Column, scope: _Scope, by_alias: bool = True) -> exp.Expr:
+        """What a column stands for: a select item, a text, or its full name."""
         name = column.name.lower()
         if by_alias and not column.table and name in scope.items and not self._owners(name, scope):
             item = exp.Paren(this=scope.items[name].copy())
             for inner in list(item.find_all(exp.Column)):
-                self._resolve(inner, scope, by_alias=False)
-            column.replace(item.this)
-        elif self._is_text(column, scope):
-            column.replace(exp.Literal.string(column.name))
-        else:
-            written = self._name(column, scope)
-            if not isinstance(column.this, exp.Star):
-                self.columns.add(written)
-            column.replace(exp.Var(this=written))
+                inner.replace(self._resolved(inner, scope, by_alias=False))
+            self._normalise(item)
+            resolved: exp.Expr = item.this
+            return resolved
+        if self._is_text(column, scope):
+            self.literals.add(f"'{column.name}'")
+            return exp.Literal.string(column.name)
+        written = self._name(column, scope)
+        if not isinstance(column.this, exp.Star):
+            self.columns.add(written)
+        return exp.Var(this=written)
+
+    def _normalise(self, node: exp.Expr) -> None:
+        """One spelling for comparisons: sides of `=` sorted, columns left of literals, NOT a = b as a <> b."""
+        for negation in list(node.find_all(exp.Not)):
+            if isinstance(inner := negation.this.unnest(), exp.EQ):
+                negation.replace(exp.NEQ(this=inner.this, expression=inner.expression))
+        for comparison in list(node.find_all(*_MIRRORED)):
+            left, right = comparison.this, comparison.expression
+            symmetric = isinstance(comparison, exp.EQ | exp.NEQ)
+            literals = [isinstance(side, exp.Literal) for side in (left, right)]
+            unsorted = symmetric and literals[0] == literals[1] and self._sql(left) > self._sql(right)
+            if literals == [True, False] or unsorted:
+                comparison.replace(_MIRRORED[type(comparison)](this=right, expression=left))
+        for values in list(node.find_all(exp.In)):
+            values.set("expressions", sorted(values.expressions, key=self._sql))
+
+    def _sql(self, node: exp.Expr) -> str:
+        if isinstance(node, exp.Var):
+            return str(node.this)
+        return self._generator.generate(node, copy=False)
 
     def _name(self, column: exp.Column, scope: _Scope) -> str:
         if isinstance(column.this, exp.Star):
@@ -283,10 +311,6 @@ def _nest(found: list[str], nested: Elements) -> None:
             found.append(f"({value})" if own_keyword else f"({_KEYWORDS[clause]} {value})")
 
 
-def _outermost_queries(node: exp.Expr) -> list[exp.Expr]:
-    return [inner for inner in node.walk(prune=_is_query) if _is_query(inner)]
-
-
 def _is_query(node: exp.Expr) -> bool:
     return isinstance(node, exp.Query)
 
@@ -299,23 +323,3 @@ def _item(key: exp.Expr, node: exp.Expr) -> exp.Expr:
             item: exp.Expr = node.expressions[position - 1]
             return item.unalias().copy()
     return key
-
-
-def _normalise(node: exp.Expr) -> None:
-    """One spelling for comparisons: sides of `=` sorted, columns left of literals, NOT a = b as a <> b."""
-    for negation in list(node.find_all(exp.Not)):
-        if isinstance(inner := negation.this.unnest(), exp.EQ):
-            negation.replace(exp.NEQ(this=inner.this, expression=inner.expression))
-    for comparison in list(node.find_all(*_MIRRORED)):
-        left, right = comparison.this, comparison.expression
-        symmetric = isinstance(comparison, exp.EQ | exp.NEQ)
-        literals = [isinstance(side, exp.Literal) for side in (left, right)]
-        unsorted = symmetric and literals[0] == literals[1] and _sql(left) > _sql(right)
-        if literals == [True, False] or unsorted:
-            comparison.replace(_MIRRORED[type(comparison)](this=right, expression=left))
-    for values in list(node.find_all(exp.In)):
-        values.set("expressions", sorted(values.expressions, key=_sql))
-
-
-def _sql(node: exp.Expr) -> str:
-    return node.sql(dialect=_SQLITE, comments=False)
