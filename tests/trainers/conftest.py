@@ -1,0 +1,17 @@
+"""A policy small enough that training it takes a second."""
+
+from pathlib import Path
+
+import pytest
+
+from text2sql.config import ModelSettings
+from trainers.scratch import make_scratch_policy
+
+TINY = ModelSettings(init="scratch", vocabulary=300, layers=1, width=32, heads=2, key_value_heads=1, max_positions=128)
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "tiny"
+    make_scratch_policy(["SELECT name FROM shop WHERE city = 'Graz'"] * 3, TINY, 0, folder)
+    return folder

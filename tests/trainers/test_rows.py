@@ -1,0 +1,115 @@
+"""Training rows: tokens as generated, with their mask."""
+
+import pytest
+
+from text2sql.errors import TrainingError, TrajectoryError
+from text2sql.trajectory import Segment, Trajectory
+from trainers.rows import TrainingRow, read_rows, row_from_trajectory, training_order, usable_rows, write_rows
+
+
+def trajectory(*segments: Segment) -> Trajectory:
+    return Trajectory("i1", "d1", 1, "shop", 3, "gold", segments, (), None, "max_messages")
+
+
+def model(*ids: int) -> Segment:
+    return Segment("model", ids, (-0.5,) * len(ids))
+
+
+def test_labels_start_at_the_first_token_of_the_answer():
+    """Case ma-first-answer-token: unshifted labels hold the answer from its first token on, and nothing else."""
+    row = row_from_trajectory(trajectory(Segment("prompt", (7, 7, 7)), model(4, 5, 2)))
+
+    assert [-100, -100, -100, 4, 5, 2] == row.labels
+    assert 3 == row.trained_tokens
+
+
+def test_tool_tokens_have_no_label():
+    """
+    Case ma-tool-tokens: labels cover the model's own messages with their stop tokens, whatever the tool reply says;
+    another reply changes no label of the model's tokens.
+    """
+    first, second = model(11, 12, 2), model(13, 2)
+
+    def labels(*reply: int) -> list[int]:
+        segments = (Segment("prompt", (7, 7)), first, Segment("environment", reply), second)
+        return row_from_trajectory(trajectory(*segments)).labels
+
+    assert [-100, -100, 11, 12, 2, -100, -100, -100, 13, 2] == labels(11, 12, 2)
+    assert [-100, -100, 11, 12, 2, -100, -100, -100, 13, 2] == labels(9, 9, 9)
+
+
+def test_row_holds_the_sampled_ids():
+    """Case ma-thinking-lost-in-sft: the ids of the row are those of the rollout, thinking of every message included."""
+    think_and_call, reply, think_and_answer = model(50, 21, 51, 60), Segment("environment", (61,)), model(50, 22, 51)
+    sampled = trajectory(Segment("prompt", (7,)), think_and_call, reply, think_and_answer)
+
+    row = row_from_trajectory(sampled)
+
+    assert sampled.token_ids == list(row.input_ids)
+    assert {50, 21, 51, 22} <= set(row.labels)
+
+
+def test_trajectory_whose_logprobs_do_not_fit_is_refused():
+    """Case ma-mask-longer-than-ids: ids, mask and logprobs of different lengths are refused, with the item's id."""
+    with pytest.raises(TrajectoryError, match="i1 sample 3"):
+        row_from_trajectory(trajectory(Segment("prompt", (7,)), Segment("model", (1, 2), (-0.5,))))
+
+
+def test_mask_of_another_length_is_refused():
+    """Case ma-mask-longer-than-ids: a row whose mask outgrows its ids cannot be made; the message names the row."""
+    with pytest.raises(TrajectoryError, match="i1#0: 2 token ids and a loss mask of 3"):
+        TrainingRow("i1#0", (1, 2), (0, 1, 1))
+
+
+def test_rows_that_cannot_be_trained_are_set_aside_and_named():
+    """Rows over the limit and rows without a trained token are set aside whole; nothing is cut."""
+    fine = TrainingRow("fine", (1, 2, 3), (0, 0, 1))
+    long = TrainingRow("long", (1, 2, 3, 4), (0, 0, 1, 1))
+    silent = TrainingRow("silent", (1, 2), (0, 0))
+
+    usable = usable_rows([fine, long, silent], max_tokens=3, vocabulary=10)
+
+    assert ([fine], ["long"], ["silent"]) == (usable.rows, usable.too_long, usable.untrained)
+
+
+def test_ids_of_another_tokenizer_are_refused():
+    """A token id that the policy does not have stops the training and names the row."""
+    with pytest.raises(TrainingError, match="row odd holds token ids from 1 to 99"):
+        usable_rows([TrainingRow("odd", (1, 99), (0, 1))], max_tokens=10, vocabulary=50)
+
+
+def test_order_visits_every_row_once_per_epoch_and_sorts_within_a_step():
+    """Each epoch is a full shuffle; within one optimizer step the longest rows come first; equal seeds, equal order."""
+    lengths = [3, 9, 1, 7, 5, 2, 8, 4]
+
+    order = training_order(lengths, epochs=2, rows_per_step=4, seed=1)
+
+    assert order == training_order(lengths, epochs=2, rows_per_step=4, seed=1)
+    assert list(range(8)) == sorted(order[:8]) == sorted(order[8:])
+    assert order[:8] != order[8:]
+    for start in range(0, 16, 4):
+        step = [lengths[index] for index in order[start : start + 4]]
+        assert sorted(step, reverse=True) == step
+
+
+def test_part_of_an_epoch_can_be_trained():
+    """Half an epoch is half of the rows."""
+    assert 5 == len(training_order([1] * 10, epochs=0.5, rows_per_step=4, seed=0))
+
+
+def test_rows_survive_the_file(tmp_path):
+    """What is written is read back unchanged."""
+    rows = [TrainingRow("é#0", (1, 2), (0, 1)), TrainingRow("b#1", (3,), (1,))]
+    path = tmp_path / "rows.jsonl"
+
+    assert 2 == write_rows(rows, path)
+    assert rows == read_rows(path)
+
+
+def test_broken_line_names_file_and_line(tmp_path):
+    """A line that is no row is an error with its place."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"row_id": "a", "input_ids": [1], "loss_mask": [1]}\n{"row_id": "b"}\n', encoding="utf-8")
+
+    with pytest.raises(TrajectoryError, match=r"rows\.jsonl line 2"):
+        read_rows(path)
