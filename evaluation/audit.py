@@ -12,16 +12,29 @@ whatever it found; 1 the data cannot be read; 2 wrong usage; 3 there was no turn
 database can be opened, or the machine failed).
 """
 
+import argparse
+import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.console import Console
 
-from evaluation.database_audit import DatabaseFacts, database_facts
+from evaluation.audit_output import say, show, write
+from evaluation.database_audit import DatabaseFacts, database_facts, database_table
+from evaluation.execution_match import GOLD_LIMITS
 from evaluation.gold_audit import Finding, GoldAuditor
-from text2sql.datasets import Benchmark, join_split_operators, read_tables
+from evaluation.gold_scores import gold_score_summary, score_gold
+from evaluation.verdicts import Scorer
+from text2sql.config import BenchmarkSettings, Settings
+from text2sql.datasets import LAYOUTS, Benchmark, join_split_operators, load_benchmark, read_tables
 from text2sql.dialogue import Turn
+from text2sql.errors import InfrastructureError, Text2SqlError
 from text2sql.executor import Executor, Limits
 
 FAULTS: Mapping[str, str] = {
@@ -68,12 +81,12 @@ def audit(
     benchmark: Benchmark,
     executor: Executor,
     *,
-    limits: Limits | None = None,
+    limits: Limits = GOLD_LIMITS,
     facts: Mapping[str, DatabaseFacts] | None = None,
 ) -> pl.DataFrame:
     """
     One row per turn of every split that is there (`AUDIT_SCHEMA`). A query that several turns share is run once.
-    `limits` bound the gold queries; `facts` are those of `database_facts`, if they are at hand.
+    `limits` bound the gold queries (their default is that of scoring); `facts` are those of `database_facts`, if they are at hand.
 
     Raises InfrastructureError when the machine fails: that is no finding about the data.
     """
@@ -160,34 +173,100 @@ def set_aside(table: pl.DataFrame) -> pl.DataFrame:
     return table.filter(pl.col("fault") != "").select(columns)
 
 
-def audit_summary(table: pl.DataFrame, databases: pl.DataFrame) -> dict[str, Any]:
+def audit_summary(
+    table: pl.DataFrame, databases: pl.DataFrame | None = None, benchmark: Benchmark | None = None
+) -> dict[str, Any]:
     """
-    Counts for asset metadata and reports, as plain JSON values: for each split the turns, dialogues, gradable turns,
-    and turns per fault, flag and hardness (`none`: not read); then what `database_table` found.
+    Counts for asset metadata and reports, as plain JSON values: for each split the dialogues, turns, gradable turns,
+    and turns per fault, flag and hardness (`none`: not read). With `databases` (of `database_table`) and `benchmark`
+    also what those say of the whole benchmark.
     """
-    splits = {}
-    for (split,), part in table.group_by("split", maintain_order=True):
-        faults = dict(part.filter(pl.col("fault") != "").group_by("fault").len().iter_rows())
-        flags = dict(part.select(pl.col("flags").explode()).drop_nulls().group_by("flags").len().iter_rows())
-        levels = dict(part.group_by(pl.col("hardness").fill_null("none")).len().iter_rows())
-        splits[str(split)] = {
-            "dialogues": part["dialogue_id"].n_unique(),
-            "turns": part.height,
-            "gradable": part.filter(pl.col("fault") == "").height,
-            "faults": {fault: faults[fault] for fault in FAULTS if fault in faults},
-            "flags": {flag: flags[flag] for flag in FLAGS if flag in flags},
-            "hardness": {level: levels[level] for level in (*HARDNESS, "none") if level in levels},
-        }
-    readable = databases.filter(pl.col("fault") == "")
-    return {
-        "splits": splits,
-        "databases": databases.height,
-        "databases_missing": databases.filter(pl.col("fault") == "database_missing")["db_id"].to_list(),
-        "databases_broken": databases.filter(pl.col("fault") == "database_broken")["db_id"].to_list(),
-        "databases_without_foreign_keys": readable.filter(pl.col("foreign_keys") == 0)["db_id"].to_list(),
-        "undecodable_columns": dict(
-            readable.filter(pl.col("undecodable").list.len() > 0).select("db_id", "undecodable").iter_rows()
-        ),
-        "empty_tables": int(readable["empty_tables"].list.len().sum()),
-        "schema_warnings": int(readable["schema_warnings"].list.len().sum()),
+    summary: dict[str, Any] = {
+        "splits": {str(split): _split_summary(part) for (split,), part in table.group_by("split", maintain_order=True)},
+        "sqlite_version": sqlite3.sqlite_version,
     }
+    if databases is not None:
+        readable = databases.filter(pl.col("fault") == "")
+        undecodable = readable.filter(pl.col("undecodable").list.len() > 0)
+        summary |= {
+            "databases": databases.height,
+            "databases_missing": databases.filter(pl.col("fault") == "database_missing")["db_id"].to_list(),
+            "databases_broken": databases.filter(pl.col("fault") == "database_broken")["db_id"].to_list(),
+            "databases_without_foreign_keys": readable.filter(pl.col("foreign_keys") == 0)["db_id"].to_list(),
+            "undecodable_columns": dict(undecodable.select("db_id", "undecodable").iter_rows()),
+            "empty_tables": int(readable["empty_tables"].list.len().sum()),
+            "schema_warnings": int(readable["schema_warnings"].list.len().sum()),
+        }
+    if benchmark is not None:
+        summary |= {
+            "benchmark": benchmark.name,
+            "corrections": benchmark.corrections.digest,
+            "absent_splits": dict(benchmark.absent),
+            "notes": list(benchmark.notes),
+        }
+    return summary
+
+
+def _split_summary(part: pl.DataFrame) -> dict[str, Any]:
+    faults = dict(part.filter(pl.col("fault") != "").group_by("fault").len().iter_rows())
+    flags = dict(part.select(pl.col("flags").explode()).drop_nulls().group_by("flags").len().iter_rows())
+    levels = dict(part.group_by(pl.col("hardness").fill_null("none")).len().iter_rows())
+    return {
+        "dialogues": part["dialogue_id"].n_unique(),
+        "turns": part.height,
+        "gradable": part.filter(pl.col("fault") == "").height,
+        "faults": {fault: faults[fault] for fault in FAULTS if fault in faults},
+        "flags": {flag: flags[flag] for flag in FLAGS if flag in flags},
+        "hardness": {level: levels[level] for level in (*HARDNESS, "none") if level in levels},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m evaluation.audit", description="Audit the gold of a benchmark.")
+    parser.add_argument("--benchmark", choices=list(LAYOUTS), required=True)
+    parser.add_argument("--root", type=Path, metavar="DIR", help="the data; default: TEXT2SQL_DATA")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write tables, listings and summary.json there")
+    parser.add_argument("--corrections", type=Path, metavar="YAML", help="apply this corrections file first")
+    parser.add_argument("--timeout", type=float, default=GOLD_LIMITS.timeout_seconds, metavar="SECONDS")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run queries")
+    arguments = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a console that cannot show a character gets a mark instead
+    try:
+        return _run(arguments)
+    except InfrastructureError as error:
+        Console(stderr=True).out(f"The machine failed, the audit did not end: {error}", highlight=False)
+        return 4
+    except Text2SqlError as error:
+        Console(stderr=True).out(error, highlight=False)
+        return 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    corrections = str(arguments.corrections.resolve()) if arguments.corrections else None
+    settings = BenchmarkSettings(name=arguments.benchmark, corrections=corrections)
+    benchmark = load_benchmark(settings, arguments.root or Settings.from_environment().data)
+    limits = replace(GOLD_LIMITS, timeout_seconds=arguments.timeout)
+    with Executor(limits, workers=arguments.workers) as executor:
+        facts = database_facts(benchmark)
+        table = audit(benchmark, executor, limits=limits, facts=facts)
+        scorer = Scorer(benchmark.database_root, benchmark.tables_json, executor, gold_limits=limits)
+        scores = score_gold(table, scorer)
+    databases = database_table(benchmark, facts)
+    summary = audit_summary(table, databases, benchmark)
+    aside = set_aside(table)
+    summary["gold_scored_as_prediction"] = gold_score_summary(scores)
+    if arguments.out:
+        write(arguments.out, table, aside, databases, scores, summary)
+    show(summary, aside, scores)
+    if table.is_empty():
+        say("0 turns: there was nothing to audit.")
+        return 3
+    say(f"{table.height:,} turns: {table.height - aside.height:,} gradable, {aside.height:,} set aside.")
+    unopened = table.filter(pl.col("fault").str.starts_with("database_")).height
+    return 4 if unopened == table.height else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -34,7 +34,7 @@ class GoldAuditor:
     """Judges the gold queries of one database."""
 
     def __init__(
-        self, facts: DatabaseFacts, entry: Mapping[str, Any] | None, executor: Executor, limits: Limits | None
+        self, facts: DatabaseFacts, entry: Mapping[str, Any] | None, executor: Executor, limits: Limits
     ) -> None:
         self.facts = facts
         self.executor = executor

@@ -43,13 +43,13 @@ def build_items(
     audited: pl.DataFrame,
     settings: BenchmarkSettings,
     *,
-    style: Style = "full",
+    schema_style: Style = "full",
     sample_values: int = 0,
     seed: int = 0,
 ) -> pl.DataFrame:
     """
     One row per turn with the fields of `Item`, in the order of the files. `audited` is the table of
-    `evaluation.audit.audit` on the same benchmark; `style` and `sample_values` form the schema text, which is empty
+    `evaluation.audit.audit` on the same benchmark; `schema_style` and `sample_values` form the schema text, which is empty
     where the database cannot be read. `seed` draws the validation set. Raises DataError when `audited` lacks a turn.
     """
     verdicts = {
@@ -58,7 +58,7 @@ def build_items(
     }
     gradable = set(audited.filter(pl.col("fault") == "")["dialogue_id"])
     validation = validation_dialogues(benchmark.splits.get("train", ()), gradable, settings, seed)
-    schema_texts = _schema_texts(benchmark, style, sample_values)
+    schema_texts = _schema_texts(benchmark, schema_style, sample_values)
     rows = [
         row
         for released, dialogues in benchmark.splits.items()

@@ -221,8 +221,8 @@ def _dialogue_files(name: str, root: Path) -> tuple[dict[str, Path], dict[str, s
 
 def _nearest(folder: Path, root: Path, wanted: str) -> Path:
     """`wanted` in `folder` or the nearest folder above it, up to the one above `root`."""
-    top = root.resolve().parent
-    start = folder.resolve()
+    top = root.absolute().parent
+    start = folder.absolute()
     places = [place for place in (start, *start.parents) if place.is_relative_to(top)]
     for place in places:
         if (place / wanted).exists():
