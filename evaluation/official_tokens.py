@@ -9,7 +9,9 @@ neither that tokenizer nor its language model is needed. The rules matter: what 
    quotes is unreadable. A string that touches a letter, a digit or an operator stays glued to it and is lost.
 2. `( ) [ ] { } < > * ; % & @ # $ ? !`, the pair `--`, back-ticks, curly quotes and long dashes stand alone;
    `,` and `:` stand alone unless a digit follows at once; two or more full stops stand together.
-3. `= + - / | ^ ~` and a single `.` stay glued to what they touch. A full stop that ends a sentence is split off.
+3. `= + - / | ^ ~` and a single `.` stay glued to what they touch. A full stop that ends a sentence is split off:
+   at the end of the text, and before a bracket or a blank; after a number only if no lower-case letter and no
+   punctuation follows (`> 3. AND x` loses the number, `> 3. and x` and `> 3.;` keep it).
 4. Everything outside strings is lower-cased; `cannot`, `gonna`, `gotta`, `gimme`, `lemme`, `wanna` are two words.
 5. A token `=` joins a token `>`, `<` or `!` right before it.
 
@@ -20,10 +22,12 @@ import re
 
 END = ""  # stands after the last token, so that looking one token ahead never fails
 
-_STAND_ALONE = re.compile(r"\.{2,}|`+|--|[][(){}<>*;%&@#$?!«“‘„»”’\u2012-\u2015]")
+_STAND_ALONE = re.compile(r"\.{2,}|``|`|--|[][(){}<>*;%&@#$?!«“‘„»”’\u2012-\u2015]")
 _COMMA = re.compile(r"([:,])([^\d])")
 _FINAL_STOP = re.compile(r"""(?<=[^.])\.(?=[\])}>'"»”’ ]*$)""")
-_INNER_STOP = re.compile(r"(?<=[^.\s])\.(?=[)\";}*:@({\[!?]|\s+[^a-z\s])")
+_INNER_STOP = re.compile(r"([^\s()\[\]{}*@;:!?,&#`-]*[^\s()\[\]{}*@;:!?,&#`.-])\.(?=([)\]}*@(\[{;:!?])|\s+(\S))")
+_NUMBER_OR_LETTER = re.compile(r"[.\d][\d.]*|[a-zA-Z]")
+_ABBREVIATIONS = frozenset("cdefghklmnprstvw")  # the single letters that its language model knows as abbreviations
 _CONTRACTION = re.compile(r"\b(can)(not)\b|\b(gim|lem)(me)\b|\b(gon|wan)(na)\b|\b(got)(ta)\b")
 
 
@@ -58,7 +62,7 @@ def tokenize(text: str) -> list[str]:
 
 def _words(text: str) -> list[str]:
     if "." in text:
-        text = _FINAL_STOP.sub(" . ", _INNER_STOP.sub(" . ", text))
+        text = _FINAL_STOP.sub(" . ", _INNER_STOP.sub(_split_stop, text))
     text = _COMMA.sub(r" \1 \2", text)
     if text.endswith((",", ":")):
         text = f"{text[:-1]} {text[-1]}"
@@ -66,6 +70,16 @@ def _words(text: str) -> list[str]:
     if _CONTRACTION.search(text):
         text = _CONTRACTION.sub(lambda match: " ".join(part for part in match.groups() if part), text)
     return text.split()
+
+
+def _split_stop(match: re.Match[str]) -> str:
+    word, beside, beyond = match.groups()
+    following = beside or beyond
+    if word.lower() in _ABBREVIATIONS:
+        return match.group()
+    if _NUMBER_OR_LETTER.fullmatch(word) and (following.islower() or following in ";:,.!?"):
+        return match.group()
+    return f"{word} . "
 
 
 def _join_operators(tokens: list[str]) -> list[str]:
