@@ -32,19 +32,17 @@ Verified against taichengguo/MTSQL-R1 at a720f970, `text2sql_process.compute_sco
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Protocol
 
-from evaluation.execution_match import execution_match
 from evaluation.official_parser import UNREAD, Query, parse
 from evaluation.official_tokens import UnreadableError
 from evaluation.schema_index import EvaluatorSchema
 from evaluation.set_match import EvaluatorRaisesError, normalise, partial_scores, verdict
 from text2sql.errors import DataError
-from text2sql.executor import Executor
+from text2sql.trajectory import Segment
 
 WEIGHTS = {"execution_match": 1.0, "exact_match": 1.0, "propose": 0.8, "e_verify": 0.1, "m_verify": 0.1}
 
@@ -67,10 +65,8 @@ _SCORES = {"ok": (1.0, 0.0), "error": (0.0, 1.0), "empty": (0.0, 0.1)}  # for pa
 class AuthorsJudge(Protocol):
     """What is asked of `evaluation.verdicts.Scorer`."""
 
-    @property
-    def executor(self) -> Executor: ...
-    def database(self, db_id: str) -> Path: ...
     def schema(self, db_id: str) -> EvaluatorSchema: ...
+    def plain_execution_match(self, db_id: str, gold: str, pred: str) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -102,13 +98,23 @@ def authors_score(solution: str, gold: str, db_id: str, judge: AuthorsJudge) -> 
     final = final_sql(solution)
     ex = em = 0.0
     if final:
-        match = execution_match(gold, final, [judge.database(db_id)], judge.executor, replace_value=False)
-        ex = float(match.ex is True)  # None: gold fails
+        ex = float(judge.plain_execution_match(db_id, gold, final))
         em = float(_exact_match(gold, final, schema))
     e_verify, m_verify = _verify(solution, gold, schema)
     codes = [code for call in _CALL.finditer(solution) if (code := _code(call[1])) is not None]
     propose = sum(clause_equality(gold, code, schema) for code in codes) / len(codes) if codes else 0.0
     return AuthorsScore(ex, em, propose, e_verify, m_verify)
+
+
+def decoded_text(segments: Sequence[Segment]) -> str:
+    """An episode of ours as the authors' code would see it decoded: role words as bare lines, no special tokens."""
+    pieces = []
+    for segment in segments:
+        if segment.author == "model":
+            pieces.append(segment.text)
+        elif segment.author == "environment":
+            pieces.append(f"\nuser\n<tool_response>\n{segment.text}\n</tool_response>\nassistant\n")
+    return "".join(pieces)
 
 
 def split_ground_truth(ground_truth: str) -> tuple[str, str]:
@@ -132,6 +138,7 @@ def final_sql(solution: str) -> str:
     return str(found).replace("\n", " ").strip()
 
 
+@lru_cache(maxsize=32_768)
 def clause_equality(gold: str, pred: str, schema: EvaluatorSchema) -> float:
     """F: the share of clauses that are equal as parsed (quirk 5)."""
     expected, found = _clauses(gold, schema), _clauses(pred, schema)
@@ -142,6 +149,7 @@ def clause_equality(gold: str, pred: str, schema: EvaluatorSchema) -> float:
     return equal / len(present)
 
 
+@lru_cache(maxsize=32_768)
 def _exact_match(gold: str, pred: str, schema: EvaluatorSchema) -> bool:
     expected = _parse(gold, schema)
     if expected is None:

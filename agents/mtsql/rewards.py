@@ -31,16 +31,20 @@ Where this departs from the released code (which `authors_code` reproduces), and
 6. An empty result is judged against gold's, as the code's docstring says. 0.1 is the paper's value and the code's;
    the docstring's 0.5 is not used.
 
-Three outcomes are told apart (`Reward.status`): `ok`; `ungradable`, gold cannot be run or read, which says nothing
+    python -m agents.mtsql.rewards TRAJECTORIES.jsonl --variant paper --database DIR --tables tables.json
+
+scores stored episodes (see `agents.mtsql.reward_command`). Three outcomes are told apart (`Reward.status`): `ok`; `ungradable`, gold cannot be run or read, which says nothing
 about the model; `infrastructure`, the machine failed three times. In the last two the total is None and the sample
 is set aside: None is never a 0.
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from agents.mtsql.authors_code import AuthorsJudge, authors_score, decoded_text
 from evaluation.clauses import clause_view
 from text2sql.config import RewardSettings
 from text2sql.errors import InfrastructureError, TrainingError
@@ -73,7 +77,7 @@ class GoldExecution(Protocol):
     def message(self) -> str | None: ...
 
 
-class Judge(Protocol):
+class Judge(AuthorsJudge, Protocol):
     """What rewards ask of `evaluation.verdicts.Scorer`, which reports and selection use too."""
 
     def verdict(self, db_id: str, gold: str, pred: str | None) -> Outcome: ...
@@ -103,6 +107,8 @@ def reward(trajectory: Trajectory, gold: str, judge: Judge, settings: RewardSett
     failure = ""
     for _ in range(ATTEMPTS):
         try:
+            if settings.variant == "authors_code":
+                return _authors_reward(trajectory, gold, judge, settings)
             return _reward(trajectory, gold, judge, settings, where)
         except InfrastructureError as error:
             failure = str(error)
@@ -135,6 +141,12 @@ def _reward(trajectory: Trajectory, gold: str, judge: Judge, settings: RewardSet
         "m_verify": _mean([m_verify(similarity(call.sql or ""), said) for call, said in recalls(trajectory.events)]),
     }
     return Reward(total(parts, settings, where), parts)
+
+
+def _authors_reward(trajectory: Trajectory, gold: str, judge: Judge, settings: RewardSettings) -> Reward:
+    """As the released code: from text, and with 0 for the outcome where gold fails."""
+    parts: Parts = dict(vars(authors_score(decoded_text(trajectory.segments), gold, trajectory.db_id, judge)))
+    return Reward(total(parts, settings), parts)
 
 
 def final_sql(events: Sequence[Event]) -> str | None:
@@ -220,3 +232,9 @@ def _mean(scores: Sequence[float]) -> float:
 
 def _ungradable(where: str, reason: str) -> Reward:
     return Reward(None, dict.fromkeys(PARTS), "ungradable", f"{where}: {reason}")
+
+
+if __name__ == "__main__":
+    from agents.mtsql.reward_command import main
+
+    sys.exit(main())
