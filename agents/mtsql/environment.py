@@ -9,7 +9,8 @@ Where this departs from the authors' code (docs/rules.md has the whole protocol)
 
 1. The budget is a number of executed tool calls, not of messages; messages have a limit of their own.
 2. A message that cannot be acted on is answered, so that the model can mend it, and is recorded as `malformed`.
-3. A verdict is recorded once, for the last execution or memory reply that has none yet; a missing one is no event.
+3. A verdict is recorded once: <exec_verify> for the last execution, <memory_verify> for the last memory reply unless an
+   execution came after it. A missing verdict is no event; the authors count it as pass.
 4. memory_retrieve is offered only where there are earlier turns.
 5. Tools that are switched off, or not offered, are unknown to the environment.
 
@@ -154,7 +155,7 @@ class Environment:
             seconds=execution.seconds,
             message=execution.message,
         )
-        self._unjudged_execution = True
+        self._unjudged_execution, self._unjudged_recall = True, False
         result = render_result(execution, self.settings.result_characters)
         return self.wording.executed(self._situation(), call.code, result)
 

@@ -161,7 +161,8 @@ def _clauses(view: ClauseView | None) -> str:
     if view is None:
         return NO_VIEW
     parts = [f"{clause}: {', '.join(elements)}" for clause, elements in view.clauses.items()]
-    parts += [f"aggregates: {', '.join(view.aggregates)}"] if view.aggregates else []
+    lists = {"aggregates": view.aggregates, "columns": view.columns, "values": view.literals}
+    parts += [f"{name}: {', '.join(values)}" for name, values in lists.items() if values]
     return "; ".join(parts)
 
 

@@ -12,8 +12,11 @@ from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, answer_text, call_te
 from agents.mtsql.agent import MtsqlAgent, replay_matches
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings
+from text2sql.dialogue import Item, PriorTurn
 from text2sql.engines.base import Generation, SamplingParams
+from text2sql.engines.scripted import ScriptedEngine
 from text2sql.errors import EngineError, TrajectoryError
+from text2sql.rollout import rollout
 from text2sql.trajectory import Segment, Trajectory
 
 COUNT = "SELECT count(*) FROM staff"
@@ -315,6 +318,35 @@ def test_many_episodes_can_share_one_agent(make_agent, later_question, first_que
 
     assert [trajectory.final_sql for trajectory in trajectories] == [GRAZ] * 4 + [COUNT] * 4
     assert len({tuple(trajectory.token_ids) for trajectory in trajectories}) == 2
+
+
+@pytest.mark.parametrize(("prior", "shown", "hidden"), [("gold", COUNT, "SELECT 0"), ("predicted", "SELECT 0", COUNT)])
+def test_a_dialogue_is_played_with_gold_or_with_the_agents_own_sql(make_agent, codec, prior, shown, hidden):
+    """
+    Case mp-memory-shows-own-answer: in a rollout the second turn's prompt and memory hold gold, or what the agent
+    answered at the first; the gold of the asked turn is never there.
+    """
+    first = Item("d/1", "dev", "d", 1, 2, "shop", "How many?", COUNT, (), "staff(id)", None)
+    history = (PriorTurn("How many?", COUNT),)
+    second = Item("d/2", "dev", "d", 2, 2, "shop", "In Graz?", GRAZ, history, "staff(id)", None)
+
+    def reply(prompt_ids: list[int]) -> str:
+        text = codec.decode(prompt_ids)
+        if "In Graz?" in text and "has:" not in text:
+            return call_text(MEMORY_RETRIEVE, "SELECT 1")
+        return answer_text("SELECT 0" if "In Graz?" not in text else "SELECT 1")
+
+    engine = ScriptedEngine(reply, codec)
+    trajectories = asyncio.run(
+        rollout(make_agent(), engine, [first, second], samples=1, temperature=0, concurrency=2, seed=0, prior=prior)
+    )
+    said = "".join(s.text for s in trajectories[1].segments if s.author != "model")
+
+    assert [t.final_sql for t in trajectories] == ["SELECT 0", "SELECT 1"]
+    assert said.count(f"sql: {shown}\n") == 2
+    assert f"sql: {hidden}" not in said
+    assert GRAZ not in said
+    assert {t.prior for t in trajectories} == {prior}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

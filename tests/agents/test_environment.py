@@ -224,6 +224,14 @@ def test_the_memory_verdict_is_not_the_execution_verdict(environment, later_ques
     assert [(e.kind, e.verdict) for e in episode.events if e.verdict] == [("e_verify", "pass"), ("m_verify", "no_pass")]
 
 
+def test_a_memory_verdict_after_a_new_execution_is_too_late(environment, later_question):
+    """The memory reply was about other SQL by then; rewards would not know which one is meant."""
+    episode = environment(later_question, max_messages=9)
+    play(episode, recall(COUNT), execute(GRAZ), e_verify_text("pass") + m_verify_text("pass") + answer_text(GRAZ))
+
+    assert [event.kind for event in episode.events if event.verdict] == ["e_verify"]
+
+
 def test_sending_the_same_sql_again_is_no_correction(environment, later_question):
     """Only SQL that differs from the one before is a self_correct event; a closing semicolon is no difference."""
     episode = environment(later_question)

@@ -1,0 +1,128 @@
+"""
+Scripted episodes: what a careful model would say, with mistakes that it finds and corrects.
+
+They stand in for pretraining where the policy is made from scratch: a model that has never seen the protocol cannot be
+sampled from. Each episode follows the paper's transitions (section 1 of the method): PROPOSE, EXECUTE, E-VERIFY, then
+M-VERIFY when there are earlier turns, SELF-CORRECT after a no_pass, FINALIZE after both passes. Verdicts are honest: every
+planted mistake is executed while the episode is written, an execution mistake must fail or return nothing and gets
+an E-VERIFY no_pass, a coherence mistake must return other rows than gold, gets an E-VERIFY pass and an M-VERIFY no_pass.
+
+What the environment answers is not written here: the messages are replayed through the real one.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, answer_text, call_text, e_verify_text, m_verify_text
+from agents.mtsql.mistakes import coherence_mistakes, execution_mistakes
+from text2sql.config import AgentSettings
+from text2sql.dialogue import Item
+from text2sql.executor import Execution
+from text2sql.schema import Schema
+
+Execute = Callable[[str], Execution]
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class ScriptedEpisode:
+    """`messages` of the model in order; `mistaken` holds the places of those whose SQL is a planted mistake."""
+
+    messages: tuple[str, ...]
+    mistaken: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    sql: str
+    found_by: Literal["execute", "memory"]
+
+
+def scripted_messages(
+    item: Item,
+    rng: random.Random,
+    mistakes_per_episode: float,
+    settings: AgentSettings,
+    schema: Schema,
+    execute: Execute,
+) -> list[str]:
+    """The messages of `scripted_episode`."""
+    return list(scripted_episode(item, rng, mistakes_per_episode, settings, schema, execute).messages)
+
+
+def scripted_episode(
+    item: Item,
+    rng: random.Random,
+    mistakes_per_episode: float,
+    settings: AgentSettings,
+    schema: Schema,
+    execute: Execute,
+) -> ScriptedEpisode:
+    """
+    One episode on `item` that ends with its gold. `mistakes_per_episode` is the expected number of mistakes; there are
+    fewer where the budget of `settings` has no room for their correction, or where the query offers none. `execute`
+    runs SQL on the item's database. The same `rng` state gives the same episode.
+    """
+    tools = {"execute": "execute" in settings.tools, "memory": "memory" in settings.tools and bool(item.history)}
+    budget = min(settings.max_tool_calls, settings.max_messages - 1)
+    if settings.horizon == "short" or budget < 1 or not any(tools.values()):
+        return ScriptedEpisode((answer_text(item.gold),))
+    calls = sum(tools.values()) if budget >= sum(tools.values()) else 1
+    wanted = int(mistakes_per_episode) + (rng.random() < mistakes_per_episode % 1)
+    mistakes = _draw_mistakes(item, rng, min(wanted, budget - calls), tools, schema, execute)
+    return _write(item.gold, mistakes, tools, budget)
+
+
+def _draw_mistakes(
+    item: Item, rng: random.Random, count: int, tools: dict[str, bool], schema: Schema, execute: Execute
+) -> list[_Mistake]:
+    """Up to `count` mistakes, those found by executing before those found by memory."""
+    if count < 1:
+        return []
+    gold = execute(item.gold)
+    found: list[_Mistake] = []
+    for _ in range(count):
+        by_memory = tools["memory"] and (not tools["execute"] or rng.random() < 0.5)
+        if by_memory:
+            queries: Iterable[str] = coherence_mistakes(item.gold, [turn.sql for turn in item.history], rng)
+        else:
+            queries = execution_mistakes(item.gold, schema, rng)
+        for sql in islice(queries, ATTEMPTS):
+            result = execute(sql)
+            if sql in [mistake.sql for mistake in found]:
+                continue
+            if by_memory and result.status == "ok" and sorted(map(repr, result.rows)) != sorted(map(repr, gold.rows)):
+                found.append(_Mistake(sql, "memory"))
+                break
+            if not by_memory and (result.status == "error" or (result.status == "empty" and gold.status == "ok")):
+                found.append(_Mistake(sql, "execute"))
+                break
+    return sorted(found, key=lambda mistake: mistake.found_by)
+
+
+def _write(gold: str, mistakes: list[_Mistake], tools: dict[str, bool], budget: int) -> ScriptedEpisode:
+    """The messages, as many calls as the budget allows: a last memory check is left out where no call is left for it."""
+    messages: list[str] = []
+    mistaken: set[int] = set()
+    verdict = ""
+    for mistake in [*mistakes, None]:
+        sql = mistake.sql if mistake else gold
+        if tools["execute"]:
+            if mistake:
+                mistaken.add(len(messages))
+            messages.append(_joined(verdict, call_text(EXEC_SQL, sql)))
+            verdict = e_verify_text("no_pass" if mistake and mistake.found_by == "execute" else "pass")
+        if tools["memory"] and (mistake is None or mistake.found_by == "memory") and len(messages) < budget:
+            if mistake:
+                mistaken.add(len(messages))
+            messages.append(_joined(verdict, call_text(MEMORY_RETRIEVE, sql)))
+            verdict = m_verify_text("no_pass" if mistake else "pass")
+    messages.append(_joined(verdict, answer_text(gold)))
+    return ScriptedEpisode(tuple(messages), frozenset(mistaken))
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
