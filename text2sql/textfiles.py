@@ -31,6 +31,6 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
+            f"{path} is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}. "
             "The file may be cut short; take it from the release again."
         ) from None
