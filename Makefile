@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# glibc gives freed memory back to the kernel eagerly, which costs small CPU trainings a good part of their time.
-FAST := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
 .PHONY: setup setup-vllm demo smoke test check ui clean
@@ -25,22 +23,22 @@ $(VENV)/.ready-vllm: $(VENV)/.ready
 	touch $@
 
 demo: setup          ## the newcomer's run: at most 15 minutes on two cores
-	$(FAST) $(BIN)/python -m pipelines run demo
+	$(BIN)/python -m pipelines run demo
 
 smoke: setup         ## the same graph at its smallest
-	$(FAST) $(BIN)/python -m pipelines run smoke
+	$(BIN)/python -m pipelines run smoke
 
 test: setup-vllm     ## the test suite
-	$(FAST) $(BIN)/python -m pytest
+	$(BIN)/python -m pytest
 
 check: setup-vllm    ## formatter, linter, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(FAST) $(BIN)/python -m pytest
+	$(BIN)/python -m pytest
 
 ui: setup            ## Dagster on port 3000 and MLflow on port 5000, side by side; Ctrl-C ends both
-	$(FAST) $(BIN)/python -m pipelines ui
+	$(BIN)/python -m pipelines ui
 
 clean:               ## forget all artifacts and runs of this checkout
 	rm -rf artifacts mlflow.db mlruns

@@ -7,8 +7,13 @@ Exit status: 0 made or found complete; 1 an error that its message explains; 130
 """
 
 import argparse
+import os
 import sys
 import uuid
+
+# Read when the libraries are first imported, so before anything else is: progress bars would fill the run's log.
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from stages.plan import Plan
 from stages.runner import materialize

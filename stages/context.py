@@ -9,12 +9,13 @@ from typing import Any
 
 import polars as pl
 
-from evaluation.audit import read_items
+from evaluation.items import read_items
 from evaluation.verdicts import Scorer
 from text2sql.artifacts import Artifact
 from text2sql.config import Profile, Settings
 from text2sql.dialogue import Item, Split
 from text2sql.executor import Executor, Limits
+from text2sql.policy import check_policy, resolve_policy
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,15 @@ class StageContext:
         (self.out / name).write_text(text + "\n", encoding="utf-8")
 
     def policy(self, role: str = "policy") -> str:
-        """Folder or Hugging Face name of an input policy."""
-        return policy_of(self.inputs[role].path)
+        """Folder of an input policy (a model by name: its local copy), checked against its own record if it has one."""
+        path = resolve_policy(policy_of(self.inputs[role].path))
+        if (Path(path) / "policy.json").is_file():
+            check_policy(Path(path))
+        return path
 
     def _benchmark_path(self, name: str) -> Path:
         """A path from benchmark.json; generated data are named relative to the artifact that holds them."""
-        return self.inputs["benchmark"].path / self.json("benchmark", "benchmark.json")[name]
+        return self.inputs["benchmark"].path / str(self.json("benchmark", "benchmark.json")[name])
 
     @property
     def benchmark_root(self) -> Path:

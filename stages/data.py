@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from evaluation.audit import audit, audit_summary, build_items, set_aside
+from evaluation.audit import audit, audit_summary, set_aside
+from evaluation.database_audit import database_facts, database_table
+from evaluation.items import build_items
 from stages.context import StageContext, write_table
 from text2sql.datasets import load_benchmark, source_files
 from text2sql.demo import generate_demo
@@ -11,7 +13,7 @@ from text2sql.demo import generate_demo
 def make_benchmark(context: StageContext) -> dict[str, Any]:
     """
     Find (or generate) the dialogues and databases and run every gold query once. Writes benchmark.json (where things
-    are), audit.parquet (one row per turn), set_aside.json and audit_summary.json.
+    are), audit.parquet (one row per turn), databases.parquet (one per database), set_aside.json and audit_summary.json.
     """
     settings = context.profile.benchmark
     if settings.name == "demo":
@@ -20,12 +22,15 @@ def make_benchmark(context: StageContext) -> dict[str, Any]:
     else:
         root = context.settings.data
     benchmark = load_benchmark(settings, root)
+    facts = database_facts(benchmark)
+    databases = database_table(benchmark, facts)
     with context.executor() as executor:
-        table = audit(benchmark, executor, limits=context.gold_limits)
+        table = audit(benchmark, executor, limits=context.gold_limits, facts=facts)
     write_table(table, context.out / "audit.parquet")
-    summary = audit_summary(table)
+    write_table(databases, context.out / "databases.parquet")
+    summary = audit_summary(table, databases)
     context.write_json("audit_summary.json", summary)
-    context.write_json("set_aside.json", set_aside(table))
+    context.write_json("set_aside.json", set_aside(table).to_dicts())
 
     def place(path: Any) -> str:
         """Generated data move with their artifact: their place is kept relative to it."""
@@ -57,9 +62,9 @@ def make_turns(context: StageContext) -> dict[str, Any]:
     items = build_items(
         benchmark,
         table,
+        profile.benchmark,
         schema_style=profile.agent.prompt,
         sample_values=profile.agent.sample_values,
-        settings=profile.benchmark,
         seed=profile.seed,
     )
     write_table(items, context.out / "turns.parquet")

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.mtsql.environment import prompts_digest
 from stages.context import StageContext
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
-from text2sql.config import Profile, Settings
+from text2sql.config import REPOSITORY, Profile, Settings
 from text2sql.datasets import load_benchmark, source_files
 from text2sql.errors import ArtifactError
 
@@ -186,7 +185,7 @@ def _reinforcement_stages(rounds: int) -> list[Stage]:
             "curriculum/buckets",
             "selection:make_buckets",
             {"benchmark": "benchmark", "turns": "turns", "attempts": "curriculum/attempts"},
-            ("curriculum.buckets", "curriculum.keep_unsolved", "curriculum.samples"),
+            ("curriculum.buckets", "curriculum.keep_unsolved", "seed"),
             kinds=("json",),
             description="Train items from easy to hard by success rate; items always solved are left out.",
         ),
@@ -303,7 +302,7 @@ class Plan:
         if stage.key == "base_policy" and self.profile.model.name and Path(self.profile.model.name).is_dir():
             folder = Path(self.profile.model.name)
             return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(folder.iterdir())}
-        return prompts_digest(self.profile.agent.prompt) if "agent" in stage.reads else None
+        return wording_digest(self.profile.agent.prompt) if "agent" in stage.reads else None
 
     def find(self, key: str) -> Artifact | None:
         return self.store.find(key, self.fingerprints[key])
@@ -322,6 +321,13 @@ class Plan:
                 state = "stale"
             states[key] = state
         return states
+
+
+def wording_digest(style: str) -> dict[str, str]:
+    """Digests of all that puts the environment's words together: a changed prompt is a changed experiment."""
+    folder = REPOSITORY / "agents" / "mtsql"
+    files = [folder / "wording.py", *sorted((folder / "prompts" / style).glob("*.txt"))]
+    return {path.name: file_digest(path) for path in files}
 
 
 def source_digests(profile: Profile, settings: Settings) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """The stages that make a policy: base, one per round, GRPO, and the two short-horizon baselines."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,17 @@ from agents.mtsql.environment import Environment
 from agents.mtsql.memory import HistoryMemory
 from agents.mtsql.rewards import reward
 from agents.mtsql.scripted import scripted_messages
-from stages.context import StageContext
+from stages.context import StageContext, policy_of
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings, RewardSettings, SFTSettings
 from text2sql.dialogue import Item
 from text2sql.engines.base import Engine
+from text2sql.errors import TrajectoryError
 from text2sql.executor import Executor
-from text2sql.policy import check_policy
-from text2sql.rollout import rollout_samples
+from text2sql.policy import resolve_policy
+from text2sql.rollout import rollout
+from text2sql.schema import read_schema
 from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
 from trainers.rows import TrainingRow, row_from_trajectory
 from trainers.scratch import make_scratch_policy
@@ -34,7 +38,7 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     settings = context.profile.model
     if settings.init == "pretrained":
         assert settings.name is not None
-        check_policy(settings.name)
+        resolve_policy(settings.name)
         context.write_json("reference.json", {"policy": settings.name, "reason": "pretrained"})
         return {"pretrained": settings.name}
     bootstrap = settings.bootstrap
@@ -56,10 +60,9 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
             "long": MtsqlAgent(codec, executor, context.database_root, agent),
             "short": MtsqlAgent(codec, executor, context.database_root, short_horizon(agent)),
         }
-        trajectories = asyncio.run(_replay_all(episodes, agents))
-    kept = [trajectory for trajectory in trajectories if trajectory.stop_reason == "answered"]
+        kept, too_long = asyncio.run(replay_all(episodes, agents))
     write_trajectories(kept, context.out / "episodes.jsonl")
-    context.say(f"base_policy: {len(kept)} scripted episodes from {len(items)} train items")
+    context.say(f"base_policy: {len(kept)} scripted episodes of {len(items)} train items, {too_long} too long")
     sft = SFTSettings(
         epochs=bootstrap.epochs,
         learning_rate=bootstrap.learning_rate,
@@ -69,7 +72,7 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     )
     metrics = train(context, rows_of(kept), str(scratch), sft)
     shutil.rmtree(scratch)
-    return {"scripted_items": len(items), "scripted_episodes": len(kept), **metrics}
+    return {"scripted_items": len(items), "scripted_episodes": len(kept), "episodes_too_long": too_long, **metrics}
 
 
 def bootstrap_items(context: StageContext) -> list[Item]:
@@ -85,18 +88,14 @@ def scripts(item: Item, context: StageContext, executor: Executor, episodes: int
     """Scripted episodes of one item: long-horizon ones with mistakes that get corrected, and one short answer."""
     bootstrap = context.profile.model.bootstrap
     database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
+    schema = read_schema(database)
     for number in range(episodes):
         rng = random.Random(f"{context.profile.seed}/{item.item_id}/{number}")
+        agent = context.profile.agent
+        mistakes = bootstrap.mistakes_per_episode
         yield (
             "long",
-            scripted_messages(
-                item,
-                rng,
-                bootstrap.mistakes_per_episode,
-                tools=context.profile.agent.tools,
-                max_tool_calls=context.profile.agent.max_tool_calls,
-                execute=lambda sql: executor.execute(sql, database),
-            ),
+            scripted_messages(item, rng, mistakes, agent, schema, lambda sql: executor.execute(sql, database)),
         )
     yield "short", [f"<answer_sql>{item.gold}</answer_sql>"]
 
@@ -118,16 +117,17 @@ async def spoken_texts(
     return texts
 
 
-async def _replay_all(
+async def replay_all(
     episodes: Sequence[tuple[Item, str, list[str]]], agents: dict[str, MtsqlAgent]
-) -> list[Trajectory]:
+) -> tuple[list[Trajectory], int]:
+    """The episodes as trajectories, and how many were left out because a token budget ends them too early."""
     numbers: dict[str, Iterator[int]] = {}
-    return [
-        await agents[horizon].replay(
-            item.question(), messages, sample=next(numbers.setdefault(item.item_id, itertools.count()))
-        )
-        for item, horizon, messages in episodes
-    ]
+    trajectories = []
+    for item, horizon, messages in episodes:
+        sample = next(numbers.setdefault(item.item_id, itertools.count()))
+        with contextlib.suppress(TrajectoryError):
+            trajectories.append(await agents[horizon].replay(item.question(), messages, sample=sample))
+    return trajectories, len(episodes) - len(trajectories)
 
 
 def make_round_policy(context: StageContext) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def make_round_policy(context: StageContext) -> dict[str, Any]:
 
 def carry_over(context: StageContext, reason: str) -> dict[str, Any]:
     """Let this stage's policy be its input policy, by reference."""
-    policy = context.policy()
+    policy = policy_of(context.inputs["policy"].path)
     name = os.path.relpath(policy, context.out) if Path(policy).is_dir() else policy
     context.write_json("reference.json", {"policy": name, "reason": f"carried over: {reason}"})
     context.say(f"{context.key}: {reason}; the policy before is carried over")
@@ -163,9 +163,12 @@ def make_short_horizon_sft_policy(context: StageContext) -> dict[str, Any]:
             ChatCodec.load(policy), executor, context.database_root, short_horizon(context.profile.agent)
         )
         episodes = [(item, "short", [f"<answer_sql>{item.gold}</answer_sql>"]) for item in items]
-        trajectories = asyncio.run(_replay_all(episodes, {"short": agent}))
-    kept = [trajectory for trajectory in trajectories if trajectory.stop_reason == "answered"]
-    return {"items": len(items), **train(context, rows_of(kept), policy, context.profile.sft)}
+        kept, too_long = asyncio.run(replay_all(episodes, {"short": agent}))
+    return {
+        "items": len(items),
+        "episodes_too_long": too_long,
+        **train(context, rows_of(kept), policy, context.profile.sft),
+    }
 
 
 def rows_of(trajectories: Sequence[Trajectory]) -> list[TrainingRow]:
@@ -176,11 +179,10 @@ def train(context: StageContext, rows: Sequence[TrainingRow], start: str, settin
     """Masked SFT into `policy`; the working folder with checkpoints is kept only until it is done."""
     from trainers.sft import train_sft
 
-    check_policy(start)
     work = context.out / "work"
     metrics = train_sft(
         rows,
-        start,
+        Path(start),
         context.out / "policy",
         settings,
         seed=context.profile.seed,
@@ -223,7 +225,6 @@ def reinforce(
         return carry_over(context, "the curriculum has no item left to learn from")
     profile = context.profile
     policy = context.policy()
-    check_policy(policy)
     items = {item.item_id: item for item in context.items("train")}
     settings = profile.grpo
     if steps_per_bucket is not None:
@@ -232,18 +233,24 @@ def reinforce(
         agent = MtsqlAgent(ChatCodec.load(policy), executor, context.database_root, agent_settings)
 
         def roll_out(engine: Engine, item_ids: Sequence[str], seed: int) -> list[RolloutSample]:
-            trajectories = asyncio.run(
-                rollout_samples(
-                    agent,
-                    engine,
-                    [items[item_id] for item_id in item_ids],
-                    temperature=settings.temperature,
-                    top_p=1.0,
-                    concurrency=profile.engine.concurrency,
-                    seed=seed,
+            """One rewarded sample per entry of `item_ids`; an item stands there once for each sample of its group."""
+            trajectories: dict[str, Iterator[Trajectory]] = {}
+            for count, group in by_count(item_ids).items():
+                played = asyncio.run(
+                    rollout(
+                        agent,
+                        engine,
+                        [items[item_id] for item_id in group],
+                        samples=count,
+                        temperature=settings.temperature,
+                        concurrency=profile.engine.concurrency,
+                        seed=seed,
+                        prior="gold",
+                    )
                 )
-            )
-            return [rewarded(trajectory) for trajectory in trajectories]
+                for item_id, own in itertools.groupby(played, key=lambda trajectory: trajectory.item_id):
+                    trajectories[item_id] = iter(list(own))
+            return [rewarded(next(trajectories[item_id])) for item_id in item_ids]
 
         def rewarded(trajectory: Trajectory) -> RolloutSample:
             result = reward(trajectory, items[trajectory.item_id].gold, scorer, rewards)
@@ -275,6 +282,14 @@ def reinforce(
         shutil.rmtree(work, ignore_errors=True)
     context.say(f"{context.key}: {', '.join(f'{key} {_short(value)}' for key, value in metrics.items())}")
     return {"carried_over": 0, **metrics}
+
+
+def by_count(item_ids: Sequence[str]) -> dict[int, list[str]]:
+    """Distinct ids by how often they stand in the list."""
+    groups: dict[int, list[str]] = {}
+    for item_id, count in Counter(item_ids).items():
+        groups.setdefault(count, []).append(item_id)
+    return groups
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,6 @@ from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings
 from text2sql.dialogue import Item, Prior
 from text2sql.engines import open_engine
-from text2sql.policy import check_policy
 from text2sql.rollout import rollout
 from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
 
@@ -108,7 +107,6 @@ def sample(
     """Roll out over `items` into shards/*.jsonl, leaving finished shards as they are. Returns counts and speed."""
     agent = agent or context.profile.agent
     policy = context.policy()
-    check_policy(policy)
     folder = context.out / "shards"
     folder.mkdir(exist_ok=True)
     shards = _shards(items, context.profile.sampling.shard_items)

@@ -1,7 +1,7 @@
 """Selection of a round's trajectories, and the curriculum's buckets: what is made of samples by scoring them."""
 
-import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -27,20 +27,20 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     scored = score(context, trajectories)
     verdicts_table(scored).write_parquet(context.out / "verdicts.parquet")
     selection = select(
-        scored,
+        [one for one, _ in scored],
         {key: item.hardness for key, item in items.items()},
         profile.sampling.samples,
         profile.selection,
-        lambda texts: embed(texts, profile.selection.embedding, context.policy()),
+        lambda texts: embed(texts, profile.selection.embedding, Path(context.policy())),
         seed=profile.seed,
     )
     earlier: list[Trajectory] = []
-    solved: set[str] = set(selection.solved)
+    solved = set(selection.solved)
     if "previous" in context.inputs:
         earlier = list(read_trajectories(context.path("previous", "trajectories.jsonl")))
         solved |= set(context.json("previous", "solved.json"))
-    write_trajectories(selection.trajectories, context.out / "new.jsonl")
-    write_trajectories([*earlier, *selection.trajectories], context.out / "trajectories.jsonl")
+    write_trajectories(selection.kept, context.out / "new.jsonl")
+    write_trajectories([*earlier, *selection.kept], context.out / "trajectories.jsonl")
     context.write_json("solved.json", sorted(solved))
     tried = len({trajectory.item_id for trajectory in trajectories})
     coverage = {
@@ -50,34 +50,36 @@ def make_selected(context: StageContext) -> dict[str, Any]:
         "solved": len(solved),
         "coverage": len(solved) / max(len(items), 1),
         "coverage_of_tried": len(selection.solved) / max(tried, 1),
-        "kept_now": len(selection.trajectories),
-        "kept": len(earlier) + len(selection.trajectories),
+        "kept_now": len(selection.kept),
+        "kept": len(earlier) + len(selection.kept),
     }
     context.write_json("coverage.json", coverage)
     context.say(
         f"{context.key}: {coverage['solved_now']} of {tried} items solved, {coverage['kept_now']} trajectories kept, "
         f"coverage {coverage['coverage']:.1%}"
     )
-    right = sum(one.ex is True for one in scored)
+    count = max(len(scored), 1)
     return {
         **coverage,
-        "ex_of_samples": right / max(len(scored), 1),
-        "em_of_samples": sum(one.em is True for one in scored) / max(len(scored), 1),
+        "rule": dict(selection.counts),
+        "ex_of_samples": sum(one.ex is True for one, _ in scored) / count,
+        "em_of_samples": sum(one.em is True for one, _ in scored) / count,
     }
 
 
-def score(context: StageContext, trajectories: list[Trajectory]) -> list[ScoredTrajectory]:
-    """Each trajectory with its verdicts; equal SQL for equal gold is judged once."""
+def score(context: StageContext, trajectories: list[Trajectory]) -> list[tuple[ScoredTrajectory, str]]:
+    """Each trajectory with its verdicts and the status of its execution match; equal pairs are judged once."""
     gold = {item.item_id: item.gold for item in context.items("train")}
     with context.scorer() as scorer:
         scored = []
         for trajectory in trajectories:
             verdict = scorer.verdict(trajectory.db_id, gold[trajectory.item_id], trajectory.final_sql)
-            scored.append(ScoredTrajectory(trajectory, verdict.ex, verdict.em, verdict.em_sound, status=verdict.status))
+            one = ScoredTrajectory(trajectory, verdict.ex, verdict.em, verdict.em_sound)
+            scored.append((one, verdict.status))
     return scored
 
 
-def verdicts_table(scored: list[ScoredTrajectory]) -> pl.DataFrame:
+def verdicts_table(scored: list[tuple[ScoredTrajectory, str]]) -> pl.DataFrame:
     """One row per sample, so that any share can be traced to its trajectories."""
     return pl.DataFrame(
         [
@@ -88,11 +90,11 @@ def verdicts_table(scored: list[ScoredTrajectory]) -> pl.DataFrame:
                 "ex": one.ex,
                 "em": one.em,
                 "em_sound": one.em_sound,
-                "status": one.status,
+                "status": status,
                 "tool_calls": one.trajectory.tool_calls,
                 "stop_reason": one.trajectory.stop_reason,
             }
-            for one in scored
+            for one, status in scored
         ],
         schema={
             "item_id": pl.String,
@@ -113,11 +115,13 @@ def make_buckets(context: StageContext) -> dict[str, Any]:
     scored = score(context, sampled(context, "attempts"))
     write_table(verdicts_table(scored), context.out / "verdicts.parquet")
     outcomes: dict[str, list[bool]] = defaultdict(list)
-    for one in scored:
+    for one, _ in scored:
         outcomes[one.trajectory.item_id].append(one.ex is True and one.em is True)
     success = {item_id: sum(values) / len(values) for item_id, values in outcomes.items()}
-    buckets = buckets_of(success, context.profile.curriculum)
-    (context.out / "success.json").write_text(json.dumps(success, indent=1, sort_keys=True), encoding="utf-8")
+    settings = context.profile.curriculum
+    left = [rate for rate in success.values() if rate < 1.0 and (rate > 0.0 or settings.keep_unsolved)]
+    buckets = buckets_of(success, settings, context.profile.seed) if left else [[] for _ in range(settings.buckets)]
+    context.write_json("success.json", dict(sorted(success.items())))
     context.write_json("buckets.json", buckets)
     return {
         "items": len(success),

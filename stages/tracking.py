@@ -9,6 +9,7 @@ attempt as a tag of the run, and a repeated step is logged again, so that the la
 
 import contextlib
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ def _create_store(settings: Settings) -> None:
     """SQLite tables are created by one process at a time; two that start together would both try."""
     import mlflow
 
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     with _lock(settings, "mlflow"):
         mlflow.set_tracking_uri(settings.mlflow_uri)
         mlflow.MlflowClient().search_experiments(max_results=1)

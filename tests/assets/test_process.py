@@ -1,0 +1,76 @@
+"""Model stages run as process groups that end with whoever started them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from assets.process import StageError, run_command
+from text2sql.config import REPOSITORY
+
+SLEEPERS = (
+    "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])\n"
+    "print('child', child.pid, flush=True); time.sleep(300)"
+)
+
+
+def gone(pid: int, seconds: float = 10.0) -> bool:
+    """Whether the process ends within `seconds` (a zombie has ended)."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_output_is_forwarded_line_by_line():
+    """What the stage prints is said as it comes, errors included."""
+    said: list[str] = []
+
+    run_command([sys.executable, "-c", "import sys; print('one'); print('två', file=sys.stderr)"], said.append)
+
+    assert {"one", "två"} == set(said)
+
+
+def test_a_failing_stage_raises_with_its_last_lines():
+    """The user sees what the process said last, and its exit status."""
+    with pytest.raises(StageError, match=r"exit status 3(.|\n)*no such table"):
+        run_command([sys.executable, "-c", "print('no such table'); raise SystemExit(3)"], lambda line: None)
+
+
+def test_a_stage_that_is_stopped_takes_its_children_with_it():
+    """Cancelling ends the whole group: the stage and whatever it started."""
+    pids: list[int] = []
+
+    def stop_at_first_line(line: str) -> None:
+        pids.append(int(line.split()[1]))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_command([sys.executable, "-c", SLEEPERS], stop_at_first_line, seconds_to_stop=5)
+
+    assert gone(pids[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is a feature of Linux")
+def test_a_stage_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Path):
+    """After kill -9 of the lineage its stage process is gone too."""
+    parent_program = (
+        "import sys; from assets.process import run_command\n"
+        "run_command([sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); time.sleep(300)'],"
+        " lambda line: print(line, flush=True))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", parent_program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    stage = int(parent.stdout.readline())
+
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+
+    assert gone(stage)
