@@ -1,14 +1,19 @@
 """MLflow: real stores, one parent per lineage run, runs that go on after a kill."""
 
+import contextlib
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import mlflow
 import pytest
 
+from assets.process import stop_group
 from stages.plan import Stage
 from stages.tracking import Tracker, check
 from text2sql.artifacts import Artifact
@@ -19,10 +24,20 @@ PROFILE = Profile.model_validate({"name": "tracked", "model": {"init": "scratch"
 STAGE = Stage("round_1/policy", "policies:make_round_policy", {}, ("sft",))
 
 
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with its tables, made once: creating them takes seconds."""
+    folder = tmp_path_factory.mktemp("store")
+    store = folder / "mlflow.db"
+    check(Settings.from_environment().model_copy(update={"artifacts": folder, "mlflow_uri": f"sqlite:///{store}"}))
+    return store
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path, empty_store: Path) -> Settings:
+    store = shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Settings.from_environment().model_copy(
-        update={"artifacts": tmp_path / "artifacts", "mlflow_uri": f"sqlite:///{tmp_path / 'mlflow.db'}"}
+        update={"artifacts": tmp_path / "artifacts", "mlflow_uri": f"sqlite:///{store}"}
     )
 
 
@@ -113,7 +128,7 @@ def test_a_server_that_is_down_is_reported_at_once(settings: Settings):
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
 
-    with pytest.raises(TrackingError, match="does not answer.*unset"):
+    with pytest.raises(TrackingError, match=r"does not answer.*unset"):
         check(settings.model_copy(update={"mlflow_uri": address}))
 
 
@@ -130,8 +145,6 @@ def test_eight_processes_can_start_on_an_empty_store_at_once(tmp_path: Path):
         "with Tracker(profile, Settings.from_environment(), 'one').stage(stage, work.name, {}, work) as run:\n"
         "    run.log({'x': 1.0}, 1)\n"
     )
-    import os
-
     environment = {
         **os.environ,
         "TEXT2SQL_ARTIFACTS": str(tmp_path / "artifacts"),
@@ -175,8 +188,6 @@ def test_a_real_server_takes_the_same_runs(settings: Settings, work: Path, tmp_p
             run.log({"loss": 0.5}, 1)
         metrics = mlflow.MlflowClient(remote.mlflow_uri).get_run(run.run_id).data.metrics
     finally:
-        from assets.process import stop_group
-
         stop_group(server, seconds=10)
 
     assert {"loss": 0.5} == metrics
@@ -184,11 +195,9 @@ def test_a_real_server_takes_the_same_runs(settings: Settings, work: Path, tmp_p
 
 
 def _wait_until_up(settings: Settings) -> None:
-    import time
-
     for _ in range(240):
-        try:
-            return check(settings)
-        except TrackingError:
-            time.sleep(0.25)
+        with contextlib.suppress(TrackingError):
+            check(settings)
+            return
+        time.sleep(0.25)
     check(settings)

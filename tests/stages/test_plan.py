@@ -1,0 +1,100 @@
+"""The plan: which stages an experiment has, and what a change of a setting touches."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.plan import Plan, build_plan
+from text2sql.config import Profile, Settings
+from text2sql.errors import ArtifactError
+
+SCRATCH = {"name": "planned", "model": {"init": "scratch"}, "benchmark": {"name": "demo", "split_by": "dialogue"}}
+
+
+def plan(tmp_path: Path, **overrides: Any) -> Plan:
+    settings = Settings.from_environment().model_copy(update={"artifacts": tmp_path})
+    return Plan(Profile.model_validate({**SCRATCH, **overrides}), settings)
+
+
+def changed(one: Plan, other: Plan) -> set[str]:
+    return {key for key in one.fingerprints if one.fingerprints[key] != other.fingerprints.get(key)}
+
+
+def complete(plan: Plan, key: str, **files: str) -> None:
+    """Put an artifact of this stage into the store, as if it had been made from what is there."""
+    inputs = {role: build or "" for role, build in plan.input_builds(key).items()}
+    with plan.store.building(key, plan.fingerprints[key], inputs) as out:
+        for name, text in files.items():
+            (out / name).write_text(text, encoding="utf-8")
+        plan.store.complete(key, plan.fingerprints[key], {"metrics": {}}, inputs)
+
+
+def test_every_stage_comes_after_the_stages_it_reads():
+    """The order of the plan is an order in which it can be run."""
+    seen: set[str] = set()
+    for key, stage in build_plan(Profile.model_validate(SCRATCH)).items():
+        assert set(stage.inputs.values()) <= seen, key
+        seen.add(key)
+
+
+def test_an_ablation_shares_what_its_change_does_not_touch(tmp_path: Path):
+    """Another reward weight makes GRPO, its evaluation and the report again, not the warm start."""
+    ablation = changed(plan(tmp_path), plan(tmp_path, rewards={"propose": 0.0}))
+
+    assert "grpo/policy" in ablation
+    assert "report" in ablation
+    assert not {key for key in ablation if key.startswith(("round_", "curriculum", "base", "turns", "benchmark"))}
+
+
+def test_settings_of_speed_change_no_fingerprint(tmp_path: Path):
+    """Batch size, concurrency and shard size are the machine's business: artifacts stay what they are."""
+    faster = plan(tmp_path, engine={"batch_size": 7, "concurrency": 9}, sampling={"shard_items": 5})
+
+    assert set() == changed(plan(tmp_path), faster)
+
+
+def test_a_round_depends_on_the_rounds_before_it_only(tmp_path: Path):
+    """One round more adds its stages; those of the rounds before keep their fingerprints."""
+    three, two = plan(tmp_path), plan(tmp_path, rounds=2)
+
+    assert three.fingerprints["round_2/policy"] == two.fingerprints["round_2/policy"]
+    assert "round_3/policy" not in two.fingerprints
+
+
+def test_deleting_an_artifact_makes_it_and_what_depends_on_it_due_again(tmp_path: Path):
+    """What lies before it, and beside it, stays complete."""
+    whole = plan(tmp_path)
+    for key in whole.stages:
+        complete(whole, key)
+    before = set(whole.states().values())
+
+    folder = whole.store.folder("round_2/selected", whole.fingerprints["round_2/selected"])
+    (folder / "manifest.json").unlink()
+    folder.rmdir()
+    states = whole.states()
+
+    assert {"complete"} == before
+    assert "missing" == states["round_2/selected"]
+    assert "stale" == states["round_2/policy"] == states["round_3/policy"] == states["grpo/policy"] == states["report"]
+    assert "complete" == states["round_2/trajectories"] == states["round_1/policy"] == states["evaluation/base/scores"]
+
+
+def test_an_unknown_policy_to_evaluate_is_named_with_the_choices():
+    """The error lists the policies that the experiment has."""
+    profile = Profile.model_validate({**SCRATCH, "evaluation": {"policies": ("bas",)}})
+
+    with pytest.raises(ArtifactError, match=r"names bas; this experiment has base, round_1"):
+        build_plan(profile)
+
+
+def test_a_change_of_the_environments_words_is_a_change_of_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Prompts are part of the fingerprint of every stage that plays episodes."""
+    before = plan(tmp_path)
+    monkeypatch.setattr("stages.plan.wording_digest", lambda style: {"long.txt": "other"})
+    after = plan(tmp_path)
+
+    assert {"base_policy", "round_1/trajectories", "grpo/policy"} <= changed(before, after)
+    assert "turns" not in changed(before, after)
