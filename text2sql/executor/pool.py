@@ -31,7 +31,7 @@ from text2sql.errors import DatabaseError, InfrastructureError
 from text2sql.executor.backend import backend_name
 from text2sql.executor.cache import AnswerCache
 from text2sql.executor.files import file_version
-from text2sql.executor.result import Answer, Execution, Job, Limits
+from text2sql.executor.result import Answer, Execution, Job, Limits, unpack
 
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
 TRIES = 2
@@ -238,7 +238,7 @@ class _Worker:
                     message = f"stopped after {job.limits.timeout_seconds:g} s"
                     yield job, Answer(Execution("timeout", (), (), patience, message), repeatable=False)
                     return
-                answer: Answer = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own worker wrote it
+                answer = unpack(self._connection.recv_bytes())
                 self.usable = not answer.last
                 yield job, answer
                 if answer.last:

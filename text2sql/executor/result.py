@@ -1,5 +1,10 @@
-"""What an execution is, and within which limits it runs. Plain data: imported by the worker processes too."""
+"""
+What an execution is, within which limits it runs, and how both travel between the pool and its workers. Plain data:
+imported by the worker processes too.
+"""
 
+import marshal
+import pickle
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -61,3 +66,19 @@ class Answer(NamedTuple):
     repeatable: bool = True
     failure: Literal["database", "infrastructure"] | None = None
     last: bool = False
+
+
+def pack(answer: Answer) -> bytes:
+    """Bytes for `unpack`. Plain values, which is all that SQLite has, take marshal's quick way."""
+    plain = (*vars(answer.execution).values(), *answer[1:])
+    try:
+        return b"m" + marshal.dumps(plain)
+    except ValueError:
+        return b"p" + pickle.dumps(plain, protocol=5)
+
+
+def unpack(data: bytes) -> Answer:
+    body = memoryview(data)[1:]
+    # written by a worker process of our own, from values that it read from a database
+    values = marshal.loads(body) if data[:1] == b"m" else pickle.loads(body)  # noqa: S301, S302
+    return Answer(Execution(*values[:6]), *values[6:])

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from text2sql.executor.backend import Backend, backend_name, open_backend
-from text2sql.executor.result import Answer, Execution, Job
+from text2sql.executor.result import Answer, Execution, Job, pack
 
 OPEN_DATABASES = 16
 
@@ -38,7 +38,7 @@ def main(descriptor: int, parent: int) -> None:
             return
         for job in jobs:
             answer = databases.answer(job)
-            connection.send_bytes(pickle.dumps(answer, protocol=5))
+            connection.send_bytes(pack(answer))
             if answer.last:
                 return
 
