@@ -272,12 +272,14 @@ def reinforce(
         metrics = train_grpo(
             buckets,
             roll_out,
-            policy,
+            Path(policy),
             context.out / "policy",
             settings,
             seed=profile.seed,
             work=work,
             on_metrics=context.log,
+            # The weights change with every step: they sample in this process, whatever serves finished policies.
+            engine=profile.engine.model_copy(update={"kind": "transformers"}),
         )
         shutil.rmtree(work, ignore_errors=True)
     context.say(f"{context.key}: {', '.join(f'{key} {_short(value)}' for key, value in metrics.items())}")
