@@ -184,6 +184,10 @@ class GRPOSettings(Section):
     save_steps: int = Field(10, ge=1)
     warn_flat_groups_share: float = Field(0.9, gt=0, le=1)
     max_infrastructure_share: float = Field(0.5, gt=0, le=1)
+    mask_truncated: bool = Field(False, description="leave episodes that a token limit ended out of the loss")
+    stop_after_clipped_steps: int | None = Field(
+        None, ge=1, description="stop after so many steps in a row in which every episode hit a token limit"
+    )
 
 
 class RewardSettings(Section):

@@ -7,6 +7,7 @@ from an interrupted save and is removed. Two checkpoints are kept, so one whole 
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -49,13 +50,22 @@ class CheckpointMixin(Trainer):
 
 
 class ReportMetrics(TrainerCallback):
-    """Hands what the trainer logs to `on_metrics`, on the main process, under the project's own names."""
+    """
+    Hands what the trainer logs to `on_metrics`, on the main process, under the project's own names. Raises
+    TrainingError when loss or gradient is not finite, before such weights can be saved.
+    """
 
     def __init__(self, on_metrics: OnMetrics, rename: Callable[[Mapping[str, float]], dict[str, float]]) -> None:
         self.on_metrics = on_metrics
         self.rename = rename
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite((logs or {}).get(name) or 0.0):
+                raise TrainingError(
+                    f"{name} is {logs[name]} at step {state.global_step}: training has diverged. Lower the learning "
+                    f"rate (now {args.learning_rate}), or look at the rows of this step."
+                )
         if state.is_world_process_zero and logs and "train_runtime" not in logs:
             values = self.rename(logs)
             if values:

@@ -9,7 +9,8 @@ with more of them than fit there, they still stay in the last bucket only, which
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from text2sql.config import CurriculumSettings
@@ -45,3 +46,46 @@ def make_buckets(success: Mapping[str, float], settings: CurriculumSettings, see
 def _equal_parts(order: list[str], parts: int) -> list[list[str]]:
     cuts = [len(order) * part // max(parts, 1) for part in range(parts + 1)]
     return [order[start:end] for start, end in pairwise(cuts)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The items of one training step. `bucket` counts from 0."""
+
+    bucket: int
+    item_ids: tuple[str, ...]
+
+
+def plan_steps(
+    buckets: Sequence[Sequence[str]], steps_per_bucket: Sequence[int], prompts_per_step: int, seed: int
+) -> list[Step]:
+    """
+    The items of every step, bucket after bucket, all decided before training starts, so that a resumed run goes on with
+    the same items. Each bucket is passed through in seeded shuffles, one after another, until its steps are filled;
+    a bucket with fewer items than `prompts_per_step` has items more than once in a step. The steps of an empty bucket
+    are left out. Raises TrainingError when numbers of buckets and of `steps_per_bucket` differ, or nothing is left.
+    """
+    if len(buckets) != len(steps_per_bucket):
+        raise TrainingError(
+            f"{len(buckets)} buckets, but grpo.steps_per_bucket has {len(steps_per_bucket)} entries "
+            f"({', '.join(map(str, steps_per_bucket))}). Give one number of steps per bucket (curriculum.buckets)."
+        )
+    plan: list[Step] = []
+    for bucket, (item_ids, steps) in enumerate(zip(buckets, steps_per_bucket, strict=True)):
+        if not item_ids:
+            continue
+        drawn: list[str] = []
+        while len(drawn) < steps * prompts_per_step:
+            shuffled = list(item_ids)
+            random.Random(f"{seed}/{bucket}/{len(drawn)}").shuffle(shuffled)
+            drawn.extend(shuffled)
+        plan.extend(
+            Step(bucket, tuple(drawn[start : start + prompts_per_step]))
+            for start in range(0, steps * prompts_per_step, prompts_per_step)
+        )
+    if not plan:
+        raise TrainingError(
+            "GRPO has no step to take: every bucket is empty or has 0 steps. Look at curriculum/buckets and at "
+            "grpo.steps_per_bucket."
+        )
+    return plan

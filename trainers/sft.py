@@ -139,9 +139,7 @@ def train_sft(
         trainer.add_callback(ValidationLoss(trainer, checked, collator, settings.batch_size, on_metrics))
     trainer.add_callback(ReportMetrics(on_metrics, speed.named))
     started = time.monotonic()
-    result = trainer.train(resume_from_checkpoint=str(resumed_from) if resumed_from else None)
-    if not torch.isfinite(torch.tensor(result.training_loss)):
-        raise TrainingError("The loss is not finite. Lower sft.learning_rate, or look at the rows.")
+    trainer.train(resume_from_checkpoint=str(resumed_from) if resumed_from else None)
     summary = {
         "steps": trainer.state.global_step,
         "resumed_from_step": int(resumed_from.name.rpartition("-")[2]) if resumed_from else 0,
