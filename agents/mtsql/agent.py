@@ -95,8 +95,8 @@ class MtsqlAgent:
     async def replay(self, question: Question, messages: Sequence[str | Sequence[int]], sample: int = 0) -> Trajectory:
         """
         The episode in which the model says `messages`: texts written by hand (an end of turn is added), or token ids
-        taken as they are. Log-probabilities are 0.0. Raises TrajectoryError when the episode is not over after the
-        last message, or is over before it.
+        taken as they are. Log-probabilities are 0.0. Raises TrajectoryError when the messages do not make one whole
+        episode: it is over before the last of them or not after it, or a token budget has no room for one.
         """
         ids = [self._message_ids(message) for message in messages]
         engine = _Recorded(ids, question.item_id)
@@ -162,7 +162,7 @@ class MtsqlAgent:
 
 
 class _Recorded:
-    """An engine that says what was said before; it keeps to `max_tokens` as every engine does."""
+    """An engine that says what was said before, or raises TrajectoryError where the budgets have no room for it."""
 
     def __init__(self, messages: Sequence[tuple[int, ...]], item_id: str) -> None:
         self.messages = messages
@@ -174,8 +174,12 @@ class _Recorded:
             raise TrajectoryError(f"{self.item_id}: the episode is not over after its {self.position} messages")
         whole = self.messages[self.position]
         self.position += 1
-        ids = whole[: params.max_tokens]
-        return Generation(ids, (0.0,) * len(ids), "stop" if len(ids) == len(whole) else "length")
+        if len(whole) > params.max_tokens:
+            raise TrajectoryError(
+                f"{self.item_id}: message {self.position} has {len(whole)} tokens, the token budgets leave "
+                f"{params.max_tokens} for it"
+            )
+        return Generation(whole, (0.0,) * len(whole), "stop" if whole[-1] in params.stop_token_ids else "length")
 
     async def __aenter__(self) -> "_Recorded":
         return self

@@ -1,6 +1,8 @@
 """The reader of model messages: what counts as an action, and what the model is told when nothing does."""
 
 import json
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from agents.mtsql.actions import (
     MEMORY_RETRIEVE,
     Answer,
     Call,
+    Fault,
     Malformed,
     answer_text,
     call_text,
@@ -262,6 +265,13 @@ def test_half_a_surrogate_pair_never_gets_through():
         == "bad_arguments"
     )
     assert parse_message("<answer_sql>SELECT '\ud800'</answer_sql>").action == Answer("SELECT '?'")
+
+
+def test_every_fault_is_explained_in_the_rules():
+    """docs/rules.md has a row for each class of malformed message."""
+    rules = (Path(__file__).resolve().parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+
+    assert [fault for fault in get_args(Fault) if f"| `{fault}` |" not in rules] == []
 
 
 FRAGMENTS = st.sampled_from(

@@ -304,6 +304,13 @@ def test_a_script_that_does_not_fit_its_episode_is_refused(make_agent, first_que
         asyncio.run(agent.replay(first_question, [answer_text(COUNT)] * 2))
 
 
+@pytest.mark.parametrize("budget", ["max_message_tokens", "max_episode_tokens", "max_prompt_tokens"])
+def test_a_scripted_episode_over_budget_is_refused(make_agent, first_question, budget):
+    """Half an answer or a prompt without one never becomes a training row."""
+    with pytest.raises(TrajectoryError, match="dev/0/1"):
+        asyncio.run(make_agent(**{budget: 16}).replay(first_question, [answer_text(f"{COUNT} WHERE id IN (1, 2, 3)")]))
+
+
 def test_many_episodes_can_share_one_agent(make_agent, later_question, first_question):
     """Episodes in flight together do not see each other."""
     agent = make_agent()

@@ -168,6 +168,21 @@ def test_a_template_that_opens_thinking_is_noticed(tokenizer):
     assert opening.decode(opening.environment_ids("r")).endswith("<think>\n")
 
 
+def test_a_saved_policy_renders_as_before(tokenizer, tmp_path):
+    """Case tr-chat-template-not-saved: loaded from the folder, one dialogue gives the same ids and the same hash."""
+    tokenizer.chat_template = template("qwen3_training") + "{# changed #}"
+    before = ChatCodec(tokenizer)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
+    after = ChatCodec.load(tmp_path)
+
+    assert after.template_hash == before.template_hash
+    assert after.prompt_ids("q: naïve 大阪", TOOLS) == before.prompt_ids("q: naïve 大阪", TOOLS)
+    assert after.environment_ids("r") == before.environment_ids("r")
+    assert after.encode_model(CALL) == before.encode_model(CALL)
+    assert after.stop_token_ids == before.stop_token_ids
+
+
 def test_a_tokenizer_without_template_is_refused(tokenizer):
     """Case tr-chat-template-not-saved: prompts are never rendered in a made-up format."""
     tokenizer.chat_template = None
