@@ -198,14 +198,19 @@ def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, str] | None:
 
 def _code(call: str) -> str | None:
     """The SQL of a call for G and for the final SQL; the tool's name does not matter (quirk 6)."""
-    for text in (call, _TRAILING_COMMA.sub(r"\1", call)):
-        try:
-            arguments = json.loads(text).get("arguments")
-        except (ValueError, RecursionError):
-            continue
-        code = arguments.get("code") if isinstance(arguments, dict) else None
-        return code if isinstance(code, str) else None
-    return None
+    content = _json(call) or _json(_TRAILING_COMMA.sub(r"\1", call)) or {}
+    arguments = content.get("arguments")
+    code = arguments.get("code") if isinstance(arguments, dict) else None
+    return code if isinstance(code, str) else None
+
+
+@lru_cache(maxsize=4096)
+def _json(text: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _verify(solution: str, gold: str, schema: EvaluatorSchema) -> tuple[float, float]:
@@ -232,11 +237,9 @@ def _verify(solution: str, gold: str, schema: EvaluatorSchema) -> tuple[float, f
 def _named_calls(solution: str) -> Iterator[tuple[Any, Any, int]]:
     """Name, arguments and end of each call whose JSON can be read."""
     for call in _CALL_ANY_CASE.finditer(solution):
-        try:
-            content = json.loads(call[1])
-        except (ValueError, RecursionError):
-            continue
-        yield content.get("name") or "", content.get("arguments"), call.end()
+        content = _json(call[1])
+        if content is not None:
+            yield content.get("name") or "", content.get("arguments"), call.end()
 
 
 def _guessed_status(reply: str) -> str:

@@ -37,13 +37,14 @@ from evaluation.execution_match import official_prediction, official_text
 from evaluation.verdicts import Scorer
 from text2sql.config import RewardSettings
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
-from text2sql.executor import Executor, Limits
+from text2sql.executor import Execution, Executor, Limits
 from text2sql.trajectory import Trajectory
 
 CHUNK = 48  # lines whose SQL is sent to the database together, while the lines before them are scored
-PUBLISHED = ("score", "outcome_reward", "exec_verify_reward", "coherence_reward", "process_reward_for_generate")
 
 Output = dict[str, Any]
+Query = tuple[str, Path | str]
+Ahead = dict[tuple[str, Path | str, Limits], Execution]
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,19 @@ def read_episodes(lines: Iterable[str], variant: str) -> Iterator[Episode]:
             value = json.loads(line)
             if not isinstance(value, dict):
                 raise DataError("no JSON object")
-            yield _own(value, number) if "events" in value else _authors(value, number, variant)
+            episode = _own(value, number) if "events" in value else _authors(value, number, variant)
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise DataError(
                 f"line {number} cannot be scored: {error!s}. Expected solution and ground_truth (query<TAB>db_id), or "
                 "a stored trajectory with its gold."
             ) from None
+        yield episode
 
 
 def _authors(value: dict[str, Any], number: int, variant: str) -> Episode:
+    for key in ("solution", "ground_truth"):
+        if not isinstance(value[key], str):
+            raise DataError(f"{key} is no text")
     gold, db_id = split_ground_truth(value["ground_truth"])
     messages = tuple(read_messages(value["solution"])) if variant == "paper" else ()
     return Episode(number, db_id, gold, value["solution"], messages)
@@ -101,48 +106,75 @@ def _own(value: dict[str, Any], number: int) -> Episode:
     return Episode(number, trajectory.db_id, gold, decoded_text(trajectory.segments), trajectory=trajectory)
 
 
-def score_episodes(episodes: Iterable[Episode], scorer: Scorer, variant: str) -> Iterator[Output]:
-    """The output objects in order. While one chunk is scored, the database already works on the next."""
+class ReadAheadExecutor(Executor):
+    """
+    An executor that is told what will be asked, so that many statements go to a worker in one message. What was run
+    ahead is given out without a look at the database file, which must not change meanwhile.
+    """
+
+    ahead: Ahead
+
+    def __init__(self, limits: Limits | None = None, workers: int = 2) -> None:
+        super().__init__(limits, workers)
+        self.ahead = {}
+
+    def run(self, queries: Iterable[Query], limits: Limits) -> Ahead:
+        """Results of `queries`, for `ahead`."""
+        fresh = list(dict.fromkeys(queries))
+        executions = self.execute_many(fresh, limits=limits)
+        return {(*query, limits): execution for query, execution in zip(fresh, executions, strict=True)}
+
+    def execute(self, sql: str, database: Path | str, *, limits: Limits | None = None) -> Execution:
+        known = self.ahead.get((sql, database, limits or self.limits))
+        return known or super().execute(sql, database, limits=limits)
+
+
+def score_episodes(
+    episodes: Iterable[Episode], scorer: Scorer, executor: ReadAheadExecutor, variant: str
+) -> Iterator[Output]:
+    """
+    The output objects, in order. While one chunk is scored, the database already works on the next. `executor` is the
+    scorer's own.
+    """
     score = _paper_output if variant == "paper" else _authors_output
     remaining = iter(episodes)
-    with ThreadPoolExecutor(scorer.executor.workers) as threads:
-        chunk, ready = _next_chunk(remaining, scorer, variant, threads)
+
+    def start(threads: ThreadPoolExecutor) -> tuple[list[Episode], list[Future[Ahead]]]:
+        chunk = list(islice(remaining, CHUNK))
+        share = -(-len(chunk) // executor.workers) or 1
+        parts = [chunk[first : first + share] for first in range(0, len(chunk), share)]
+        return chunk, [threads.submit(_run_ahead, part, scorer, executor, variant) for part in parts]
+
+    with ThreadPoolExecutor(executor.workers) as threads:
+        chunk, running = start(threads)
         while chunk:
-            for future in ready:
-                future.result()
-            following = _next_chunk(remaining, scorer, variant, threads)
+            executor.ahead = {query: found for part in running for query, found in part.result().items()}
+            following = start(threads)
             for episode in chunk:
                 yield _guarded(score, episode, scorer)
-            chunk, ready = following
+            chunk, running = following
 
 
-def _next_chunk(
-    episodes: Iterator[Episode], scorer: Scorer, variant: str, threads: ThreadPoolExecutor
-) -> tuple[list[Episode], list[Future[None]]]:
-    chunk = list(islice(episodes, CHUNK))
-    share = -(-len(chunk) // scorer.executor.workers) or 1
-    parts = [chunk[start : start + share] for start in range(0, len(chunk), share)]
-    return chunk, [threads.submit(_run_ahead, part, scorer, variant) for part in parts]
-
-
-def _run_ahead(episodes: list[Episode], scorer: Scorer, variant: str) -> None:
-    """Fill the executor's cache, many statements in one message; a failure shows again when the line is scored."""
-    golds, predictions = [], []
+def _run_ahead(episodes: list[Episode], scorer: Scorer, executor: ReadAheadExecutor, variant: str) -> Ahead:
+    """Run what scoring will ask for. A failure is no matter here: it shows again when the line is scored."""
+    golds: list[Query] = []
+    predictions: list[Query] = []
     for episode in episodes:
         try:
             database = scorer.database(episode.db_id)
+            scorer.schema(episode.db_id)
         except DatabaseError:
             continue
         golds.append((official_text(episode.gold), database))
         final = episode.final if variant == "paper" else authors_final_sql(episode.solution)
-        if final:
-            predictions.append((official_prediction(final, replace_value=variant == "paper"), database))
+        if final and (text := official_prediction(final, replace_value=variant == "paper")) != golds[-1][0]:
+            predictions.append((text, database))
         predictions.extend((sql, database) for sql in episode.executed)
     try:
-        scorer.executor.execute_many(golds, limits=scorer.gold_limits)
-        scorer.executor.execute_many([pair for pair in predictions if pair not in golds])
+        ahead = executor.run(golds, scorer.gold_limits)
+        return {**ahead, **executor.run(predictions, executor.limits)}
     except (DatabaseError, InfrastructureError):
-        return
+        return {}
 
 
 def _guarded(score: Callable[[Episode, Scorer], Output], episode: Episode, scorer: Scorer) -> Output:
@@ -190,10 +222,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run queries")
     arguments = parser.parse_args()
     try:
-        with Executor(Limits(timeout_seconds=arguments.timeout), workers=arguments.workers) as executor:
+        with ReadAheadExecutor(Limits(timeout_seconds=arguments.timeout), workers=arguments.workers) as executor:
             scorer = Scorer(arguments.database, arguments.tables, executor)
             episodes = read_episodes(_lines(arguments.trajectories), arguments.variant)
-            counts = _write(score_episodes(episodes, scorer, arguments.variant))
+            counts = _write(score_episodes(episodes, scorer, executor, arguments.variant))
     except (DataError, OSError) as error:
         _say(str(error))
         return 1

@@ -40,12 +40,11 @@ is set aside: None is never a 0.
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from agents.mtsql.authors_code import AuthorsJudge, authors_score, decoded_text
-from evaluation.clauses import clause_view
 from text2sql.config import RewardSettings
 from text2sql.errors import InfrastructureError, TrainingError
 from text2sql.trajectory import Event, Trajectory, Verdict
@@ -131,10 +130,15 @@ def _reward(trajectory: Trajectory, gold: str, judge: Judge, settings: RewardSet
         scores = judge.clause_f1(trajectory.db_id, gold, sql)
         return sum(scores.values()) / len(scores)
 
+    def same(sql: str, other: str) -> bool:
+        scores = judge.clause_f1(trajectory.db_id, sql, other)
+        return bool(scores) and min(scores.values()) == 1.0
+
+    executed = distinct_executed(trajectory.events, same)
     parts: Parts = {
         "execution_match": float(outcome.ex),
         "exact_match": float(bool(outcome.em)),  # None: the official evaluator raises on this prediction
-        "propose": _mean([similarity(sql) for sql in distinct_executed(trajectory.events)]),
+        "propose": _mean([similarity(sql) for sql in executed]),
         "e_verify": _mean(
             [e_verify(call, said, gold_execution.status) for call, said in executions(trajectory.events)]
         ),
@@ -155,15 +159,13 @@ def final_sql(events: Sequence[Event]) -> str | None:
     return (finals[-1] or "").strip() or None if finals else None
 
 
-def distinct_executed(events: Sequence[Event]) -> list[str]:
-    """SQL that the environment ran, each once: two queries are the same if their clause views are."""
-    found: dict[object, str] = {}
-    for event in events:
-        if event.kind == "execute" and event.sql is not None:
-            view = clause_view(event.sql)
-            key = tuple(sorted(view.clauses.items())) if view else " ".join(event.sql.split())
-            found.setdefault(key, event.sql)
-    return list(found.values())
+def distinct_executed(events: Sequence[Event], same: Callable[[str, str], bool]) -> list[str]:
+    """SQL that the environment ran, each once; `same` says whether two texts have the same elements in all clauses."""
+    found: list[str] = []
+    for sql in (event.sql for event in events if event.kind == "execute" and event.sql is not None):
+        if not any(sql.split() == other.split() or same(sql, other) for other in found):
+            found.append(sql)
+    return found
 
 
 def executions(events: Sequence[Event]) -> list[tuple[Event, Verdict | None]]:

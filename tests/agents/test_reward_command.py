@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ from hypothesis import strategies as st
 
 from agents.mtsql.authors_code import authors_score
 from agents.mtsql.authors_text import read_messages, rebuild_events
-from agents.mtsql.reward_command import read_episodes, score_episodes
+from agents.mtsql.reward_command import ReadAheadExecutor, read_episodes, score_episodes
 from agents.mtsql.rewards import PARTS
 from evaluation.verdicts import Scorer
-from text2sql.executor import Executor
 from text2sql.trajectory import Segment, Trajectory
 
 FUZZ_EXAMPLES = int(os.environ.get("TEXT2SQL_FUZZ_EXAMPLES", "100"))
@@ -60,12 +60,18 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scorer(database_root: Path, executor: Executor, tables: Path) -> Scorer:
+def executor() -> Iterator[ReadAheadExecutor]:
+    with ReadAheadExecutor(workers=2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def scorer(database_root: Path, executor: ReadAheadExecutor, tables: Path) -> Scorer:
     return Scorer(database_root, tables, executor)
 
 
 def score(rows: list[dict], scorer: Scorer, variant: str = "paper") -> list[dict]:
-    return list(score_episodes(read_episodes(map(json.dumps, rows), variant), scorer, variant))
+    return list(score_episodes(read_episodes(map(json.dumps, rows), variant), scorer, scorer.executor, variant))
 
 
 def text_row(solution: str, gold: str = GOLD) -> dict:
