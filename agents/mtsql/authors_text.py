@@ -44,7 +44,7 @@ def rebuild_events(messages: Sequence[Message], execute: Callable[[str], Executi
             events.append(Event("malformed", index, fault=message.action.fault, message=message.action.message))
             continue
         sql = message.action.sql if isinstance(message.action, Answer) else message.action.code
-        if sql != last_sql:
+        if last_sql is None or sql.rstrip("; \n") != last_sql.rstrip("; \n"):
             events.append(Event("propose" if last_sql is None else "self_correct", index, sql=sql))
             last_sql = sql
         events.append(_act(message.action, index, execute))
