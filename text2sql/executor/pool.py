@@ -34,7 +34,9 @@ from text2sql.executor.files import file_version
 from text2sql.executor.result import Answer, Execution, Job, Limits, unpack
 
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
+START_SECONDS = 60
 TRIES = 2
+CLOSED = "The executor is closed; make a new one."
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,12 +52,13 @@ class Executor:
             raise ValueError(f"workers is {workers}; at least 1 is needed")
         self.limits = limits or Limits()
         self.workers = workers
-        self._cache = AnswerCache(cache_bytes)
+        self._cache_bytes = cache_bytes
         self._closed = False
         self._start_afresh()
 
     def _start_afresh(self) -> None:
         self._process_id = os.getpid()
+        self._cache = AnswerCache(self._cache_bytes)
         self._pool = _Pool(self.workers)
         self._threads: ThreadPoolExecutor | None = None
         self._threads_lock = threading.Lock()
@@ -107,12 +110,12 @@ class Executor:
         self.close()
 
     def _job(self, sql: str, database: Path | str, limits: Limits) -> Job:
+        self._check()
         name = str(database)
         version = () if backend_name(name) == "postgres" else file_version(name)
         return Job(name, version, sql, limits)
 
     def _thread_pool(self) -> ThreadPoolExecutor:
-        self._check()
         with self._threads_lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="executor")
@@ -122,11 +125,10 @@ class Executor:
         if self._process_id != os.getpid():
             self._start_afresh()
         if self._closed:
-            raise InfrastructureError("The executor is closed; make a new one.")
+            raise InfrastructureError(CLOSED)
 
     def _run(self, jobs: list[Job]) -> list[Execution]:
         """Runs jobs on one worker, which is replaced when it must be killed or was lost."""
-        self._check()
         executions: list[Execution] = []
         tries = 0
         while len(executions) < len(jobs):
@@ -164,19 +166,14 @@ class _Pool:
         self._slots = threading.BoundedSemaphore(size)
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
-        self._all: set[_Worker] = set()
+        self._busy: set[_Worker] = set()
         self._closed = False
         self._owner = os.getpid()
 
     @contextmanager
     def worker(self) -> Iterator["_Worker"]:
         with self._slots:
-            with self._lock:
-                worker = self._idle.pop() if self._idle else None
-            if worker is None:
-                worker = _Worker()
-                with self._lock:
-                    self._all.add(worker)
+            worker = self._take()
             try:
                 yield worker
             except BaseException:
@@ -184,22 +181,40 @@ class _Pool:
                 raise
             finally:
                 with self._lock:
+                    self._busy.discard(worker)
                     keep = worker.usable and not self._closed
                     if keep:
                         self._idle.append(worker)
-                    else:
-                        self._all.discard(worker)
                 if not keep:
                     worker.stop()
+
+    def _take(self) -> "_Worker":
+        worker = None
+        while worker is None:
+            with self._lock:
+                found = self._idle.pop() if self._idle else None
+            worker = found or _Worker()
+            if not worker.alive():  # killed from outside while it was idle
+                worker.stop()
+                worker = None
+        with self._lock:
+            if not self._closed:
+                self._busy.add(worker)
+                return worker
+        worker.stop()
+        raise InfrastructureError(CLOSED)
 
     def close(self) -> None:
         if self._owner != os.getpid():  # a forked child must leave its parent's workers alone
             return
         with self._lock:
             self._closed = True
-            workers, self._all, self._idle = self._all, set(), []
-        for worker in workers:
+            idle, self._idle = self._idle, []
+            busy = set(self._busy)
+        for worker in idle:
             worker.stop()
+        for worker in busy:  # the thread that waits for it sees it end, and clears up
+            worker.kill()
 
 
 class _Worker:
@@ -223,6 +238,22 @@ class _Worker:
             theirs.close()
         self._connection = ours
         self.usable = True
+        self._await_start()
+
+    def _await_start(self) -> None:
+        """The deadline of a statement must not include the start of its worker, slow on a busy machine."""
+        try:
+            if self._connection.poll(START_SECONDS):
+                self._connection.recv_bytes()
+                return
+            problem = f"did not start within {START_SECONDS} s"
+        except (EOFError, OSError):
+            problem = f"ended while starting (exit status {self._process.wait()}; its own words are on standard error)"
+        self.stop()
+        raise InfrastructureError(f"A worker process of the executor {problem}.")
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Answer]]:
         """
@@ -247,8 +278,11 @@ class _Worker:
             self.usable = False
             raise WorkerLostError(f"exit status {self._process.poll()}, {type(error).__name__}") from error
 
-    def stop(self) -> None:
-        self._connection.close()
+    def kill(self) -> None:
         with contextlib.suppress(OSError):
             self._process.kill()
+
+    def stop(self) -> None:
+        self.kill()
+        self._connection.close()
         self._process.wait()

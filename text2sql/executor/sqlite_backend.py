@@ -32,7 +32,7 @@ _SELECT, _READ, _FUNCTION, _PRAGMA, _RECURSIVE = (
 _READING_PRAGMAS = frozenset(
     {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
 )
-_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer"})
+_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "sqlite_log"})
 _UNREPEATABLE_FUNCTIONS = frozenset(
     {"random", "randomblob", "current_time", "current_date", "current_timestamp"}
     | {"date", "time", "datetime", "julianday", "unixepoch", "strftime"}  # of 'now', or of nothing
@@ -101,11 +101,7 @@ class SqliteBackend:
                 return Answer(failure, failure="database" if code in _FILE_BROKEN else "infrastructure")
             status, message = self._explain(error, code, limits)
             rows = rows if status == "too_large" else []
-        except (
-            sqlite3.Warning,
-            ValueError,
-            OverflowError,
-        ) as error:  # several statements; NUL or surrogates in the text
+        except (sqlite3.Warning, ValueError) as error:  # several statements; surrogates in the text
             status, message = "error", str(error)
         seconds = time.perf_counter() - started
         return Answer(

@@ -31,6 +31,7 @@ def main(descriptor: int, parent: int) -> None:
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), daemon=True).start()
     connection = Connection(descriptor)
     databases = _Databases()
+    connection.send_bytes(b"ready")
     while True:
         try:
             jobs: list[Job] = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own parent wrote it

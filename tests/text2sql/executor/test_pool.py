@@ -1,0 +1,259 @@
+"""The pool: deadlines that hold, workers that are replaced, nothing left behind, one answer for one statement."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from text2sql.errors import InfrastructureError
+from text2sql.executor import Executor, Limits
+
+MakeDatabase = Callable[..., Path]
+
+ENDLESS = "WITH RECURSIVE walk(step) AS (VALUES (0) UNION ALL SELECT step+2 FROM walk) SELECT max(step) FROM walk"
+CROSS_JOIN = "SELECT count(*) FROM a w, a x, a y, a z WHERE w.n < 0.5 + x.n + y.n + z.n"
+NUMBERS = (
+    "CREATE TABLE a(n INTEGER);"
+    "INSERT INTO a WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM r WHERE n<300) SELECT n FROM r"
+)
+
+
+def workers_of_this_process() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "text2sql.executor.worker" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_endless_recursion_is_a_timeout_and_the_same_worker_goes_on(make_database: MakeDatabase) -> None:
+    """Case ex-recursive-query-without-end: stopped at the limit; the one worker answers the next statement."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(Limits(timeout_seconds=1), workers=1) as executor:
+        started = time.monotonic()
+        execution = executor.execute(ENDLESS, database)
+        took = time.monotonic() - started
+
+        assert (execution.status, execution.message) == ("timeout", "stopped after 1 s")
+        assert took < 10  # a hang, not the speed of the machine, is what this would catch
+        assert executor.execute("SELECT 1", database).rows == ((1,),)
+
+
+def test_statement_that_cannot_be_interrupted_ends_with_its_worker(make_database: MakeDatabase) -> None:
+    """What SQLite does not interrupt is killed with its process, and a fresh worker takes over."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(Limits(timeout_seconds=0.2), workers=1) as executor:
+        executor.execute("SELECT 1", database)
+        (before,) = workers_of_this_process()
+        # fewer steps than between two checks of the deadline, each through a text of four million letters
+        patterns = [f"x LIKE '%{letter * 3}%{letter}_{letter}%{letter * 9}%'" for letter in "GHIJKLMNOPQRSTUVWXYZ" * 8]
+        sql = f"SELECT * FROM (SELECT hex(randomblob(1900000)) AS x) WHERE {' OR '.join(patterns)}"
+        execution = executor.execute(sql, database)
+
+        assert execution.status == "timeout"
+        assert executor.execute("SELECT 2", database).rows == ((2,),)
+        (after,) = workers_of_this_process()
+        assert after.pid != before.pid
+
+
+@pytest.mark.slow
+def test_cross_joins_sent_together_take_turns_and_leave_nothing_busy(make_database: MakeDatabase) -> None:
+    """Case ex-cross-join-without-rows: 32 of them on 8 workers end within a few limits, not 32."""
+    database = make_database(NUMBERS)
+    with Executor(Limits(timeout_seconds=1), workers=8) as executor:
+
+        async def all_together() -> list[str]:
+            answers = await asyncio.gather(*(executor.aexecute(CROSS_JOIN, database) for _ in range(32)))
+            return [answer.status for answer in answers]
+
+        started = time.monotonic()
+        statuses = asyncio.run(all_together())
+        took = time.monotonic() - started
+
+        assert statuses == ["timeout"] * 32
+        assert took < 16
+        assert executor.execute("SELECT 1", database).status == "ok"
+        busy = [worker for worker in workers_of_this_process() if worker.cpu_percent(0.2) > 50]
+        assert busy == []
+    assert workers_of_this_process() == []
+
+
+def test_many_threads_and_tasks_share_one_pool(make_database: MakeDatabase) -> None:
+    """Sync and async callers together get each their own answer."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=2) as executor, ThreadPoolExecutor(8) as threads:
+        in_threads = threads.map(lambda n: executor.execute(f"SELECT {n}", database).rows, range(100))
+
+        async def together() -> list[object]:
+            answers = await asyncio.gather(*(executor.aexecute(f"SELECT -{n}", database) for n in range(1, 200)))
+            return [answer.rows for answer in answers]
+
+        assert asyncio.run(together()) == [((-n,),) for n in range(1, 200)]
+        assert list(in_threads) == [((n,),) for n in range(100)]
+        assert len(workers_of_this_process()) <= 2
+
+
+def test_batch_keeps_its_order_and_survives_a_timeout_in_its_midst(make_database: MakeDatabase) -> None:
+    """Many statements with one message: each has its own verdict, repeated ones too."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(Limits(timeout_seconds=0.3), workers=1) as executor:
+        queries = [("SELECT 1", database), (ENDLESS, database), ("SELECT 2", database), ("SELECT 1", database)]
+        executions = executor.execute_many([*queries, ("SELECT nothing", database)])
+
+        assert [execution.status for execution in executions] == ["ok", "timeout", "ok", "ok", "error"]
+        assert [execution.rows for execution in executions] == [((1,),), (), ((2,),), ((1,),), ()]
+
+
+def test_worker_that_dies_is_replaced(make_database: MakeDatabase) -> None:
+    """A worker killed from outside, idle or busy, costs no answer."""
+    database = make_database(NUMBERS)
+    with Executor(Limits(timeout_seconds=20), workers=1) as executor:
+        executor.execute("SELECT 1", database)
+        workers_of_this_process()[0].kill()
+
+        assert executor.execute("SELECT 2", database).rows == ((2,),)
+
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(executor.execute, "SELECT count(*) FROM a, a b, a c", database)
+            time.sleep(0.1)
+            workers_of_this_process()[0].kill()
+
+            assert running.result().rows == ((300**3,),)
+
+
+def test_worker_that_dies_on_every_try_is_the_machines_fault(make_database: MakeDatabase) -> None:
+    """A statement whose worker is lost twice raises: it is no wrong answer, and the pool stays usable."""
+    database = make_database(NUMBERS)
+    with Executor(Limits(timeout_seconds=60), workers=1) as executor, ThreadPoolExecutor(1) as threads:
+        running = threads.submit(executor.execute, CROSS_JOIN, database)
+        while not running.done():
+            for worker in workers_of_this_process():
+                worker.kill()
+            time.sleep(0.05)
+
+        with pytest.raises(InfrastructureError, match=r"lost 2 times|ended while starting"):
+            running.result()
+        assert executor.execute("SELECT 1", database).status == "ok"
+
+
+def test_worker_does_not_outlive_a_killed_parent(make_database: MakeDatabase) -> None:
+    """After kill -9 of the caller its worker ends by itself, in the midst of a statement too."""
+    database = make_database("CREATE TABLE t(a)")
+    script = (
+        "import sys; from text2sql.executor import Executor, Limits;"
+        "executor = Executor(Limits(timeout_seconds=600), workers=1); executor.execute('SELECT 1', sys.argv[1]);"
+        "print('started', flush=True); executor.execute(sys.argv[2], sys.argv[1])"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(database), ENDLESS], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"started\n"
+    workers = psutil.Process(parent.pid).children()
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.communicate()
+
+    _, alive = psutil.wait_procs(workers, timeout=30)
+
+    assert len(workers) == 1
+    assert alive == []
+
+
+def test_closing_leaves_no_process_and_no_descriptor(make_database: MakeDatabase) -> None:
+    """Time-outs, errors and closing with a statement under way included; a closed executor says so."""
+    database = make_database("CREATE TABLE t(a)")
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        executor = Executor(Limits(timeout_seconds=0.2), workers=2)
+        executor.execute(ENDLESS, database)
+        executor.execute("SELECT nothing", database)
+        with ThreadPoolExecutor(1) as threads:
+            limits = Limits(timeout_seconds=30)
+            running = threads.submit(executor.execute, ENDLESS, database, limits=limits)
+            time.sleep(0.2)
+            executor.close()
+
+            with pytest.raises(InfrastructureError, match=r"closed|lost"):
+                running.result()
+
+    assert workers_of_this_process() == []
+    assert psutil.Process().num_fds() == before
+    with pytest.raises(InfrastructureError, match="closed"):
+        executor.execute("SELECT 1", database)
+
+
+def test_forked_child_gets_workers_of_its_own(make_database: MakeDatabase) -> None:
+    """After a fork (data loaders do that) neither side disturbs the other."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1) as executor:
+        executor.execute("SELECT 1", database)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = 0 if executor.execute("SELECT 2", database).rows == ((2,),) else 1
+                executor.close()
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert executor.execute("SELECT 3", database).rows == ((3,),)
+
+
+def test_repeated_statement_is_answered_from_the_cache(make_database: MakeDatabase) -> None:
+    """The very same execution comes back, without a worker; other limits are another question."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1) as executor:
+        first = executor.execute("SELECT 1", database)
+
+        assert executor.execute("SELECT 1", database) is first
+        assert executor.execute("SELECT 1", database, limits=Limits(max_rows=5)) is not first
+
+
+def test_changed_file_is_read_anew(make_database: MakeDatabase) -> None:
+    """The cache and the open connections belong to a version of the file."""
+    database = make_database("CREATE TABLE t(a); INSERT INTO t VALUES (1)")
+    with Executor(workers=1) as executor:
+        assert executor.execute("SELECT a FROM t", database).rows == ((1,),)
+        make_database("UPDATE t SET a = 2")
+
+        assert executor.execute("SELECT a FROM t", database).rows == ((2,),)
+
+
+def test_clock_and_chance_are_asked_each_time(make_database: MakeDatabase) -> None:
+    """A statement that may give something else the next time is not cached."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1) as executor:
+        for sql in ("SELECT random()", "SELECT strftime('%f', 'now')", "SELECT 1 WHERE CURRENT_TIME = 'x'"):
+            assert executor.execute(sql, database) is not executor.execute(sql, database)
+
+
+def test_cache_is_bounded(make_database: MakeDatabase) -> None:
+    """Old results make room for new ones; a result too large for the cache is simply not kept."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1, cache_bytes=50_000) as executor:
+        first = executor.execute("SELECT hex(zeroblob(2000))", database)
+        assert executor.execute("SELECT hex(zeroblob(2000))", database) is first
+        executor.execute_many([(f"SELECT {n}, hex(zeroblob(2000))", database) for n in range(20)])
+        large = executor.execute("SELECT hex(zeroblob(20000))", database)
+
+        assert executor.execute("SELECT hex(zeroblob(2000))", database) is not first
+        assert executor.execute("SELECT hex(zeroblob(20000))", database) is not large
+
+
+def test_worker_imports_nothing_of_the_caller(make_database: MakeDatabase) -> None:
+    """The caller's modules (torch, say) are not loaded again in each worker."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1) as executor:
+        executor.execute("SELECT 1", database)
+        (worker,) = workers_of_this_process()
+        libraries = {Path(mapped.path).name for mapped in worker.memory_maps()}
+
+        assert not [name for name in libraries if "torch" in name or "numpy" in name or "polars" in name]
