@@ -107,9 +107,11 @@ def _draw_categories(values: Sequence[str], count: int, rng: random.Random) -> l
 
 
 def _draw_numbers(column: Column, count: int, rng: random.Random) -> list[Any]:
+    """Without ties where the range has room for that, so that most orders are determined; narrow ranges have ties."""
     low, high, step = column.bounds
     steps = round((high - low) / step)
-    drawn = [low + step * rng.randint(0, steps) for _ in range(count)]
+    places = rng.sample(range(steps + 1), count) if steps >= 1.5 * count else rng.choices(range(steps + 1), k=count)
+    drawn = [low + step * place for place in places]
     return [round(number, 1) for number in drawn] if step != int(step) else [int(number) for number in drawn]
 
 

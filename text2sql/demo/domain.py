@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+PRESENT_VERBS = ("come", "cost", "earn", "end", "involve", "live", "play", "run", "work")
+
 Kind = Literal["key", "reference", "label", "category", "number"]
 
 
@@ -202,3 +204,10 @@ def predicate(form: str, be: str = "are") -> str:
     if first in ("who", "that"):
         return rest
     return f"{be} {form}"
+
+
+def singular(form: str) -> str:
+    """A form as it follows a singular noun: `who live in Oslo` becomes `who lives in Oslo`."""
+    pronoun, _, rest = form.partition(" ")
+    verb, _, rest = rest.partition(" ")
+    return f"{pronoun} {verb}s {rest}" if pronoun in ("who", "that") and verb in PRESENT_VERBS else form

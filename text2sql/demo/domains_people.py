@@ -80,8 +80,8 @@ CLINIC = Domain(
             60,
             (
                 key(),
-                reference("doctor_id", "doctor", "to {np}", "to {v}"),
-                reference("patient_id", "patient", "by {np}", "by {v}", "made by {v}"),
+                reference("doctor_id", "doctor", "to {np}", "to {v}", "that involve {v}"),
+                reference("patient_id", "patient", "by {np}", "by {v}", "that involve {v}"),
                 category("reason", "reason", "checkup, injury, fever, vaccine, pain", "because of {v}", "for {v}"),
                 number(
                     "cost",
@@ -348,8 +348,8 @@ GRANTS = Domain(
                     be="were",
                     ask=("When did {x} start?", "In what year did {x} begin?"),
                 ),
-                reference("lead_id", "researcher", "led by {np}", "led by {v}", "of {v}"),
-                reference("reviewer_id", "reviewer", "reviewed by {np}", "reviewed by {v}"),
+                reference("lead_id", "researcher", "led by {np}", "led by {v}", "of {v}", "that involve {v}"),
+                reference("reviewer_id", "reviewer", "reviewed by {np}", "reviewed by {v}", "that involve {v}"),
             ),
         ),
     ),

@@ -362,8 +362,8 @@ LOGISTICS = Domain(
             60,
             (
                 key(),
-                reference("customer_id", "customer", "for {np}", "for {v}", "sent to {v}"),
-                reference("driver_id", "driver", "carried by {np}", "carried by {v}"),
+                reference("customer_id", "customer", "for {np}", "for {v}", "sent to {v}", "that involve {v}"),
+                reference("driver_id", "driver", "carried by {np}", "carried by {v}", "that involve {v}"),
                 reference("depot_id", "depot", "from {np}", "from the {v}"),
                 category("state", "state", "delivered, delayed, lost, returned", "in state {v}", adjective=True),
                 number(

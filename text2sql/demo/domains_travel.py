@@ -74,7 +74,7 @@ RAILWAY = Domain(
             60,
             (
                 key(),
-                reference("train_id", "train", "with {np}", "with the {v}", be="are made"),
+                reference("train_id", "train", "on {np}", "on the {v}"),
                 category(
                     "origin",
                     "departure city|departure cities",

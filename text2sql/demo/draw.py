@@ -71,6 +71,13 @@ class Draw:
                 found.extend(self.categories(parent))
         return found
 
+    def told(self, table: Table) -> list[Field]:
+        """Fields of the parent that names the rows of `table`: with its name in the answer, a condition on it tells little."""
+        if table.label:
+            return []
+        parent = self.domain.table(table.column(table.shown).parent)
+        return [Field(parent.name, column.name) for column in parent.columns]
+
     def condition(self, main: str, avoid: Sequence[Field] = (), own: bool = False) -> Condition | None:
         """A condition on rows of `main`: on its own columns, or on a table that it refers to."""
         table = self.domain.table(main)
@@ -102,6 +109,14 @@ class Draw:
                 return Condition(field, "BETWEEN", value, upper)
         return Condition(field, ">" if place < self.rng.random() else "<", value)
 
+    def only_in_one_column(self, main: str, condition: Condition) -> bool:
+        """Whether the text of a condition is found in one column only, so that it says by itself which one is meant."""
+        if condition.op != "=" or not isinstance(condition.value, str):
+            return False
+        tables = [self.domain.table(name) for name in (main, *self.domain.ancestors(main))]
+        fields = [Field(table.name, column.name) for table in tables for column in table.of_kind("category", "label")]
+        return sum(condition.value in self.values(field.table, field) for field in fields) == 1
+
     def values(self, main: str, field: Field) -> list[Any]:
         """All values of `field` over the rows of `main`, sorted, repetitions kept, NULL left out."""
         rows = self.run(Query("values", main, (Item(field),)))
@@ -110,7 +125,7 @@ class Draw:
 
 def _round_number(value: float, column: Column) -> Any:
     """A number that a person would say: years as they are, wide ranges in tens, hundreds or thousands."""
-    low, high, step = column.bounds
+    low, high, _ = column.bounds
     if column.high == "latest" or high - low <= 60:
         return int(value) if value == int(value) else value
     unit = next(unit for unit in (1000, 100, 50, 10, 5, 1) if unit * 8 <= high - low)

@@ -20,10 +20,16 @@ def refine(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
     if before.limit and before.kind == "list":
         return None
     avoid = [condition.field for condition in before.where] + ([before.group] if before.group else [])
+    if before.kind in ("list", "top"):
+        avoid += draw.told(draw.domain.table(before.main))
     condition = draw.condition(before.main, avoid=avoid, own=bool(before.group))
     if not condition:
         return None
+    if before.kind != "groups" and draw.rng.random() < 0.5 and draw.only_in_one_column(before.main, condition):
+        return Step("refine_bare", replace(before, where=(*before.where, condition)), before, condition=condition)
     intent = {"list": "refine", "count": "refine_count", "top": "refine_top"}.get(before.kind, "refine_other")
+    if intent == "refine_other" and draw.rng.random() < 0.6:  # fits everywhere, and would crowd out the others
+        return None
     return Step(intent, replace(before, where=(*before.where, condition)), before, condition=condition)
 
 
@@ -55,6 +61,8 @@ def exclude(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
 
 def extend(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | None:
     if before.kind not in ("list", "count") or len(before.where) != 1 or before.where[0].op != "=":
+        return None
+    if before.select[0].distinct:
         return None
     old = before.where[0]
     new = draw.condition_on(before.main, old.field)
@@ -163,7 +171,7 @@ def fact_of_top(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | N
     if before.kind != "top" or not table.label:
         return None
     options = draw.categories(table) + draw.numbers(table)
-    options += [label_of(draw.domain, reference.parent) for reference in table.of_kind("reference")]
+    options += 2 * [label_of(draw.domain, reference.parent) for reference in table.of_kind("reference")]
     used = [item.field for item in before.select]
     field = draw.pick([field for field in options if field not in used])
     if not field:
@@ -372,6 +380,8 @@ def other_row(draw: Draw, before: Query, earlier: Sequence[Query]) -> Step | Non
     """The same question about another name, which may belong to another table that has such a column."""
     if before.kind != "lookup" or not before.select[0].field:
         return None
+    if len(earlier) > 2 and {query.kind for query in earlier[-3:]} == {"lookup"}:
+        return None
     noun = column_of(draw.domain, before.select[0].field).noun
     options = [
         Field(table.name, column.name)
@@ -404,38 +414,38 @@ def _selects_label(draw: Draw, query: Query) -> bool:
 
 
 FOLLOWUPS: tuple[tuple[Followup, float], ...] = (
-    (refine, 12),
-    (replace_condition, 9),
-    (exclude, 3),
-    (extend, 3),
-    (drop, 4),
-    (start_over, 1.5),
-    (count_them, 6),
-    (count_first, 2),
-    (which, 6),
-    (sort, 6),
-    (reverse, 3),
-    (first_some, 4),
-    (top_of, 5),
-    (opposite, 6),
-    (more_of, 3),
-    (fact_of_top, 9),
-    (add_column, 7),
-    (swap_column, 3),
-    (aggregate_of, 5),
+    (refine, 10),
+    (replace_condition, 6),
+    (exclude, 7),
+    (extend, 7),
+    (drop, 8),
+    (start_over, 2),
+    (count_them, 5),
+    (count_first, 3),
+    (which, 9),
+    (sort, 12),
+    (reverse, 12),
+    (first_some, 16),
+    (top_of, 6),
+    (opposite, 12),
+    (more_of, 9),
+    (fact_of_top, 12),
+    (add_column, 6),
+    (swap_column, 4),
+    (aggregate_of, 4),
     (other_aggregate, 6),
-    (who_is_that, 5),
-    (group_them, 5),
-    (group_aggregate, 4),
+    (who_is_that, 14),
+    (group_them, 4),
+    (group_aggregate, 5),
     (rekey, 4),
-    (having_of, 6),
-    (top_of_groups, 6),
-    (sort_groups, 4),
-    (size_of_top_group, 5),
-    (rows_of_top_group, 6),
-    (above_average_of, 3),
-    (children_of, 4),
+    (having_of, 7),
+    (top_of_groups, 12),
+    (sort_groups, 10),
+    (size_of_top_group, 6),
+    (rows_of_top_group, 16),
+    (above_average_of, 6),
+    (children_of, 14),
     (other_fact, 8),
-    (other_row, 9),
-    (children_of_row, 6),
+    (other_row, 18),
+    (children_of_row, 12),
 )

@@ -52,13 +52,13 @@ FRAMES: dict[str, tuple[str, ...]] = {
         "What is the {agg} {col} of the {np}?",
         "Tell me the {agg} {col} of all {np}.",
         "Find the {agg} {col} for the {np}.",
-        "What {agg} {col} do the {np} have?",
-        "I would like to know the {agg} {col} of the {np}.",
+        "I need the {agg} {col} of the {np}.",
+        "What is the {agg} {col} among the {np}?",
     ),
     "range": (
         "What are the {low} and the {high} {col} of the {np}?",
         "Show the {low} and {high} {col} of all {np}.",
-        "Between which {cols} do the {np} lie?",
+        "Tell me the {low} {col} and the {high} {col} of the {np}.",
         "Give me the {low} and the {high} {col} among the {np}.",
     ),
     "different": (
@@ -132,10 +132,10 @@ FRAMES: dict[str, tuple[str, ...]] = {
         "Do you know the {col} of {x}?",
     ),
     "above_average": (
-        "Which {things} have a {col} {side} the average?",
+        "Which {things} have {a_col} {side} the average?",
         "List the {things} whose {col} is {side} average.",
-        "Find all {things} with a {col} {side} the average.",
-        "Show the {things} that are {side} the average {col}.",
+        "Find all {things} with {a_col} {side} the average.",
+        "Show all {things} that are {side} the average in {col}.",
     ),
     "without": (
         "Which {things} have no {children}?",
@@ -187,6 +187,12 @@ FRAMES: dict[str, tuple[str, ...]] = {
         "Which of them {clause}?",
         "Which of those {clause}?",
         "Now only {ones}.",
+    ),
+    "refine_bare": (
+        "Only {v}, please.",
+        "Just {v}.",
+        "And only {v}?",
+        "I am only interested in {v}.",
     ),
     "refine_count": (
         "How many of them {clause}?",
@@ -456,9 +462,9 @@ FRAMES: dict[str, tuple[str, ...]] = {
         "What are the {labels} of the {things} of this {key}?",
     ),
     "above_average_of": (
-        "Which of them have a {col} {side} the average of all {things}?",
+        "Which of them have {a_col} {side} the average of all {things}?",
         "Keep those whose {col} is {side} the overall average.",
-        "Only those with a {col} {side} the average of all {things}.",
+        "Only those with {a_col} {side} the average of all {things}.",
         "Which of these are {side} the overall average {col}?",
     ),
     "without_of": (

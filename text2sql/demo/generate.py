@@ -28,7 +28,8 @@ from text2sql.demo.wording import Wording
 TRAIN_DIALOGUES = 720
 DEV_DIALOGUES = 168
 DEPTHS = {1: 0.08, 2: 0.18, 3: 0.27, 4: 0.23, 5: 0.14, 6: 0.10}
-CHANGE_OF_SUBJECT = 0.08
+CHANGE_OF_SUBJECT = 0.07
+ATTEMPTS = 150
 
 Pair = tuple[str, str]
 
@@ -66,20 +67,28 @@ def generate_demo(out: Path, seed: int, train: int = TRAIN_DIALOGUES, dev: int =
 def plan_dialogues(
     count: int, rng: random.Random, connections: dict[str, sqlite3.Connection], taken: frozenset[Pair]
 ) -> list[Plan]:
-    """`count` dialogues, as many for each database; none of them uses a pair in `taken`."""
+    """`count` dialogues, as many for each database and for each depth as DEPTHS says; none uses a pair in `taken`."""
     plans: list[Plan] = []
     seen: set[tuple[str, ...]] = set()
-    while len(plans) < count:
-        domain = DOMAINS[len(plans) % len(DOMAINS)]
+    for position, depth in enumerate(_depths(count, rng)):
+        domain = DOMAINS[position % len(DOMAINS)]
         draw = Draw(domain, connections[domain.name], rng)
-        depth = rng.choices(list(DEPTHS), list(DEPTHS.values()))[0]
-        plan = Plan(domain, tuple(_plan_steps(draw, depth, taken)))
-        said = (domain.name, *plan.golds())
-        if len(plan.steps) == depth and said not in seen:
-            seen.add(said)
-            plans.append(plan)
+        while len(plans) == position:
+            plan = Plan(domain, tuple(_plan_steps(draw, depth, taken)))
+            said = (domain.name, *plan.golds())
+            if len(plan.steps) == depth and said not in seen:
+                seen.add(said)
+                plans.append(plan)
     rng.shuffle(plans)
     return plans
+
+
+def _depths(count: int, rng: random.Random) -> list[int]:
+    """`count` depths in their shares; what rounding leaves over goes to the commonest depth."""
+    depths = [depth for depth, share in DEPTHS.items() for _ in range(int(share * count))]
+    depths += [max(DEPTHS, key=lambda depth: DEPTHS[depth])] * (count - len(depths))
+    rng.shuffle(depths)
+    return depths
 
 
 def _plan_steps(draw: Draw, depth: int, taken: frozenset[Pair]) -> list[Step]:
@@ -97,8 +106,9 @@ def _plan_steps(draw: Draw, depth: int, taken: frozenset[Pair]) -> list[Step]:
 
 def _next_step(draw: Draw, steps: Sequence[Step], golds: set[str], taken: frozenset[Pair]) -> Step | None:
     earlier: list[Query] = [step.query for step in steps]
-    for _ in range(60):
-        if not steps or draw.rng.random() < CHANGE_OF_SUBJECT:
+    change = not steps or draw.rng.random() < CHANGE_OF_SUBJECT
+    for attempt in range(ATTEMPTS):
+        if change or attempt > 0.8 * ATTEMPTS:  # nothing to add to the last turn
             opener = draw.rng.choices([o for o, _ in OPENERS], [weight for _, weight in OPENERS])[0]
             step = opener(draw)
         else:

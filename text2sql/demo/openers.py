@@ -23,7 +23,9 @@ def listing(draw: Draw) -> Step:
 def filtered(draw: Draw) -> Step | None:
     table = draw.table()
     condition = draw.condition(table.name)
-    return condition and Step("filter", replace(_list(draw, table), where=(condition,)), condition=condition)
+    if not condition:
+        return None
+    return Step("filter", replace(_list(draw, table), where=(condition,)), condition=condition)
 
 
 def filtered_twice(draw: Draw) -> Step | None:
@@ -47,10 +49,11 @@ def either(draw: Draw) -> Step | None:
 
 def named_like(draw: Draw) -> Step | None:
     table = draw.table()
-    if table.person:
-        return None
     field = label_of(draw.domain, table.name)
-    word = draw.rng.choice(draw.values(table.name, field)).split()[-1]
+    name = draw.rng.choice(draw.values(table.name, field))
+    if table.person or " " not in name:
+        return None
+    word = name.split()[-1]
     condition = Condition(field, "LIKE", f"%{word}%")
     return Step("filter", replace(_list(draw, table), where=(condition,)), condition=condition)
 
@@ -61,7 +64,8 @@ def columns(draw: Draw) -> Step | None:
     options += [label_of(draw.domain, ref.parent) for ref in table.of_kind("reference") if ref.name != table.shown]
     field = draw.rng.choice(options)
     query = _list(draw, table)
-    condition = draw.condition(table.name, avoid=[field]) if draw.rng.random() < 0.6 or not table.label else None
+    wanted = draw.rng.random() < 0.6 or not table.label
+    condition = draw.condition(table.name, avoid=[field, *draw.told(table)]) if wanted else None
     where = (condition,) if condition else ()
     return Step("columns", replace(query, select=(*query.select, Item(field)), where=where), field=field)
 
@@ -151,7 +155,8 @@ def top(draw: Draw) -> Step | None:
     field = draw.pick(draw.numbers(table))
     if not field:
         return None
-    condition = draw.condition(table.name, avoid=[field]) if draw.rng.random() < 0.5 else None
+    avoid = [field, *draw.told(table)]
+    condition = draw.condition(table.name, avoid=avoid) if draw.rng.random() < 0.5 else None
     query = replace(_list(draw, table), kind="top", where=(condition,) if condition else ())
     query = replace(query, order=Item(field), descending=draw.rng.random() < 0.6, limit=1)
     return Step("top" if table.label else "top_event", query, field=field)
@@ -167,16 +172,15 @@ def top_some(draw: Draw) -> Step | None:
     return Step("top_some", query, field=field, number=count)
 
 
-def lookup(draw: Draw) -> Step | None:
+def lookup(draw: Draw) -> Step:
     """A fact about one named row. Twin tables (doctors, patients) answer the same question with other columns."""
-    table = draw.table()
-    column = draw.pick([column for column in table.columns if column.ask])
-    if not column:
-        return None
-    label = label_of(draw.domain, table.name)
-    name = draw.rng.choice(draw.values(table.name, label))
-    query = Query("lookup", table.name, (Item(Field(table.name, column.name)),), (Condition(label, "=", name),))
-    return Step("lookup", query, field=Field(table.name, column.name), name=name)
+    fields = [Field(table.name, column.name) for table in draw.domain.tables for column in table.columns if column.ask]
+    nouns = [column_of(draw.domain, field).noun for field in fields]
+    field = draw.rng.choices(fields, [4 if nouns.count(noun) > 1 else 1 for noun in nouns])[0]
+    label = label_of(draw.domain, field.table)
+    name = draw.rng.choice(draw.values(field.table, label))
+    query = Query("lookup", field.table, (Item(field),), (Condition(label, "=", name),))
+    return Step("lookup", query, field=field, name=name)
 
 
 def above_average(draw: Draw) -> Step | None:
@@ -260,11 +264,11 @@ def _aggregate(draw: Draw, field: Field) -> str:
 
 
 OPENERS: tuple[tuple[Callable[[Draw], Step | None], float], ...] = (
-    (listing, 5),
+    (listing, 6),
     (filtered, 14),
     (filtered_twice, 4),
-    (either, 3),
-    (named_like, 2),
+    (either, 4),
+    (named_like, 3),
     (columns, 8),
     (counting, 11),
     (aggregate, 8),
@@ -274,12 +278,12 @@ OPENERS: tuple[tuple[Callable[[Draw], Step | None], float], ...] = (
     (grouped_aggregate, 5),
     (having, 4),
     (top_group, 5),
-    (top, 7),
-    (top_some, 4),
-    (lookup, 10),
+    (top, 10),
+    (top_some, 7),
+    (lookup, 24),
     (above_average, 4),
     (without_children, 3),
     (with_children, 4),
-    (two_sets, 4),
-    (twins, 2),
+    (two_sets, 12),
+    (twins, 5),
 )

@@ -1,6 +1,7 @@
 """Which planned turns are worth asking: gold that runs, returns rows, and is determined by the data."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from text2sql.demo.draw import Draw, Step
@@ -35,7 +36,7 @@ def _order_is_determined(draw: Draw, query: Query) -> bool:
     shown = whole[: query.limit + 1] if query.limit else whole
     if any(row[-1] is None for row in shown[: query.limit]):
         return False
-    return all(a[-1] != b[-1] or (a == b and not query.limit) for a, b in zip(shown, shown[1:], strict=False))
+    return all(a[-1] != b[-1] or (a == b and not query.limit) for a, b in pairwise(shown))
 
 
 def _says_something(draw: Draw, step: Step, rows: list[tuple[Any, ...]]) -> bool:
@@ -43,6 +44,8 @@ def _says_something(draw: Draw, step: Step, rows: list[tuple[Any, ...]]) -> bool
     before = draw.run(step.before)
     if rows == before:
         return False
+    if step.intent == "refine_bare" and step.before.kind == "list":
+        return len(rows) < len(before)
     narrower = ("refine", "exclude", "above_average_of", "with_of", "without_of", "having_of", "first_some")
     if step.intent in narrower:
         return len(rows) < len(before)

@@ -2,22 +2,26 @@
 From a planned step to a sentence.
 
 An utterance is a frame (`text2sql.demo.frames`) said in one of five styles; the style decides which of a column's
-forms is used, whether the sentence opens with a courtesy, and a few synonyms. One combination of frame and style in
-five is held out: the training data and the first dev set never use it, the phrasing dev set uses nothing else.
+forms and which synonyms are used, whether a courtesy comes first, and whether the sentence is typed carelessly. One
+combination of frame and style in five is held out: the training data and the first dev set never use it, the phrasing
+dev set uses nothing else, and there only where it makes a sentence that training could not have said.
 """
 
 import random
 from collections.abc import Sequence
 
-from text2sql.demo.domain import Domain, Table, predicate
+from text2sql.demo.domain import Column, Domain, Table, predicate, singular
 from text2sql.demo.draw import Step
 from text2sql.demo.frames import FRAMES
-from text2sql.demo.query import Condition, Field, Query, column_of, label_of
+from text2sql.demo.query import Condition, Field, column_of, label_of
 
 STYLES = 5
+STYLE_WEIGHTS = (3, 3, 1, 2, 1)
+TYPED_STYLES = (2, 4)  # a small first letter, no stop or question mark at the end
+COURTEOUS_STYLES = (3, 4)
 GREETINGS = ("Hi! ", "Hello. ", "Good morning. ", "Hi there. ")
 COURTESIES = ("Okay. ", "Thanks. ", "Good. ", "Thank you. ", "Great. ")
-CHANGES = ("Something else: ", "Another question. ", "Now a different question. ", "Thanks. Next: ")
+CHANGES = ("Something else: ", "Another question. ", "Now a different question. ", "Next: ")
 
 
 def held_out(frame: int, style: int) -> bool:
@@ -35,21 +39,30 @@ class Wording:
 
     def say(self, step: Step, position: int) -> str:
         """The utterance of a step at `position` (from 0) in its dialogue."""
-        frames = frames_of(step, self.domain)
-        combinations = [
-            (frame, style)
-            for frame in range(len(frames))
-            for style in range(STYLES)
-            if held_out(frame, style) == self.only_held_out
-        ]
-        frame, style = self.rng.choice(combinations)
-        text = frames[frame].format_map(slots(step, self.domain, style))
-        text = text[0].upper() + text[1:]
-        if style == STYLES - 1:
+        frame, style = self._combination(step)
+        text = self._sentence(step, frame, style)
+        if style in COURTEOUS_STYLES:
             return self.rng.choice(GREETINGS if position == 0 else COURTESIES) + text
-        if position and step.before is None:
-            text = self.rng.choice(CHANGES) + text
+        if position and step.before is None and style not in TYPED_STYLES:
+            return self.rng.choice(CHANGES) + text
         return text
+
+    def _combination(self, step: Step) -> tuple[int, int]:
+        """Frame and style."""
+        every = [(frame, style) for frame in range(len(frames_of(step, self.domain))) for style in range(STYLES)]
+        options = [one for one in every if held_out(*one) == self.only_held_out]
+        if self.only_held_out:
+            trained = {self._surface(step, *one) for one in every if not held_out(*one)}
+            options = [one for one in options if self._surface(step, *one) not in trained]
+        return self.rng.choices(options, [STYLE_WEIGHTS[style] for _, style in options])[0]
+
+    def _surface(self, step: Step, frame: int, style: int) -> tuple[str, bool]:
+        """What is said, apart from which courtesy is chosen."""
+        return self._sentence(step, frame, style), style in COURTEOUS_STYLES
+
+    def _sentence(self, step: Step, frame: int, style: int) -> str:
+        text = frames_of(step, self.domain)[frame].format_map(slots(step, self.domain, style))
+        return text[0].lower() + text[1:].rstrip(".?") if style in TYPED_STYLES else text[0].upper() + text[1:]
 
 
 def frames_of(step: Step, domain: Domain) -> tuple[str, ...]:
@@ -89,6 +102,7 @@ def slots(step: Step, domain: Domain, style: int) -> dict[str, str]:
             "ones": ones(domain, table, step.condition, style),
             "clause": clause(domain, table, step.condition, style),
         }
+        filled["v"] = str(step.condition.value)
     if step.condition and step.other:
         filled["np1"] = noun_phrase(domain, table, (step.condition,), "AND", style)
         filled["np2"] = noun_phrase(domain, table, (step.other,), "AND", style)
@@ -111,6 +125,7 @@ def _column_slots(domain: Domain, table: Table, step: Step, style: int) -> dict[
     words = {"AVG": ("average", "mean")[style % 2], "MAX": column.high, "MIN": column.low, "SUM": "total"}
     filled = {
         "col": noun(domain, table, step.field),
+        "a_col": f"{_article(noun(domain, table, step.field))} {noun(domain, table, step.field)}",
         "cols": noun(domain, table, step.field, plural=True),
         "high": high,
         "low": low,
@@ -140,7 +155,7 @@ def _child_slots(domain: Domain, step: Step, style: int) -> dict[str, str]:
 
 
 def noun(domain: Domain, table: Table, field: Field, plural: bool = False) -> str:
-    """A field in words, seen from rows of `table`: title; author for the author's name; country of the author."""
+    """A field in words, seen from rows of `table`: title; author for the author's name; author country."""
     column = column_of(domain, field)
     word = column.nouns if plural else column.noun
     if field.table == table.name:
@@ -148,7 +163,7 @@ def noun(domain: Domain, table: Table, field: Field, plural: bool = False) -> st
     parent = domain.table(field.table)
     if column.kind == "label":
         return parent.nouns if plural else parent.noun
-    return f"{word} of the {parent.nouns if plural else parent.noun}"
+    return f"{parent.noun} {word}"
 
 
 def noun_phrase(
@@ -159,11 +174,14 @@ def noun_phrase(
         first = conditions[0]
         joined = " or ".join(str(condition.value) for condition in conditions)
         conditions = (Condition(first.field, "=", joined),)
-    before, after = [], []
-    for condition in conditions:
-        adjective, form = describe(domain, table, condition, style)
-        (before if adjective else after).append(adjective or form)
+    said = [describe(domain, table, condition, style) for condition in sorted(conditions, key=_numbers_last)]
+    before = [adjective for adjective, _ in said if adjective]
+    after = [form if plural else singular(form) for adjective, form in said if not adjective]
     return " ".join([*before, table.nouns if plural else table.noun, *after])
+
+
+def _numbers_last(condition: Condition) -> bool:
+    return not isinstance(condition.value, str)
 
 
 def describe(domain: Domain, table: Table, condition: Condition, style: int) -> tuple[str, str]:
@@ -174,7 +192,7 @@ def describe(domain: Domain, table: Table, condition: Condition, style: int) -> 
     if condition.op == "LIKE":
         return "", f"with '{str(condition.value).strip('%')}' in the {column.noun}"
     if condition.op == "BETWEEN":
-        return "", f"with a {column.noun} between {condition.value} and {condition.upper}"
+        return "", _between(column, condition)
     if column.kind == "number":
         forms = column.over if condition.op == ">" else column.under
         return "", forms[style % len(forms)].format(v=condition.value)
@@ -182,6 +200,20 @@ def describe(domain: Domain, table: Table, condition: Condition, style: int) -> 
         return "", f"called {condition.value}"
     adjective = str(condition.value) if column.adjective else ""
     return adjective, column.forms[style % len(column.forms)].format(v=condition.value)
+
+
+def _between(column: Column, condition: Condition) -> str:
+    bounds = f"{condition.value} and {condition.upper}"
+    for form in column.over:
+        if "more than {v}" in form:
+            return form.replace("more than {v}", f"between {bounds}")
+        if "after {v}" in form:
+            return form.replace("after {v}", f"between {bounds}")
+    return f"with {_article(column.noun)} {column.noun} between {bounds}"
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeio" else "a"
 
 
 def _through(domain: Domain, table: Table, condition: Condition, style: int) -> str:
