@@ -13,47 +13,13 @@ Nothing is executed here: a caller makes sure that a mistake has the effect it i
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
+from agents.mtsql.sql_edits import PLAIN, Edit, Parsed, compared_texts, parse, renamed, replaced, span
 from text2sql.schema import Schema, Table
 
 AGGREGATES = ("AVG", "MAX", "MIN", "SUM")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-Edit = tuple[int, int, str]
-"""Replace text[start:end] by the third part."""
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """A query and its tree; every identifier and literal of the tree knows its place in the text."""
-
-    sql: str
-    tree: exp.Expression
-
-    def edited(self, edits: Sequence[Edit]) -> str:
-        text = self.sql
-        for start, end, new in sorted(edits, reverse=True):
-            text = text[:start] + new + text[end:]
-        return text
-
-    def tables(self) -> list[str]:
-        return [table.name.lower() for table in self.tree.find_all(exp.Table)]
-
-    def columns(self) -> list[exp.Column]:
-        return [column for column in self.tree.find_all(exp.Column) if not isinstance(column.this, exp.Star)]
-
-
-def parse(sql: str) -> Parsed | None:
-    """None for a query that sqlglot cannot read."""
-    try:
-        return Parsed(sql, sqlglot.parse_one(sql, dialect="sqlite"))
-    except SqlglotError:
-        return None
 
 
 def execution_mistakes(sql: str, schema: Schema, rng: random.Random) -> Iterator[str]:
@@ -85,13 +51,14 @@ def _column_of_other_table(parsed: Parsed, schema: Schema) -> list[str]:
     """A column that only tables outside the query have, of the same type as the right one."""
     used = set(parsed.tables())
     known = {column.name.lower() for table in schema.tables if table.name.lower() in used for column in table.columns}
+    known |= _keys(schema)
     found = []
-    for column in parsed.columns():
+    for column in _facts(parsed, schema):
         wanted = _type_of(column.name, [table for table in schema.tables if table.name.lower() in used])
         for table in schema.tables:
             if table.name.lower() not in used:
                 names = [c.name for c in table.columns if _is_text(c.type) == wanted and c.name.lower() not in known]
-                found += [parsed.edited([_renamed(column, name)]) for name in names if _PLAIN.fullmatch(name)]
+                found += [parsed.edited([renamed(column, name)]) for name in names if PLAIN.fullmatch(name)]
     return found
 
 
@@ -111,8 +78,8 @@ def _other_table(parsed: Parsed, schema: Schema) -> list[str]:
         twins = _twin_columns(own, other)
         if other is own or any(column.name.lower() not in twins for column in parsed.columns()):
             continue
-        edits = [_renamed(column, twins[column.name.lower()]) for column in parsed.columns()]
-        found.append(parsed.edited([*edits, _replaced(tables[0].this, other.name)]))
+        edits = [renamed(column, twins[column.name.lower()]) for column in parsed.columns()]
+        found.append(parsed.edited([*edits, replaced(tables[0].this, other.name)]))
     return found
 
 
@@ -123,10 +90,10 @@ def _missing_join(parsed: Parsed, schema: Schema) -> list[str]:
     if len(joins) != 1 or len(tables) != 2 or list(parsed.tree.find_all(exp.Subquery)):
         return []
     first = next(table for table in tables if table.find_ancestor(exp.Join) is None)
-    if first.this.meta["start"] > _span(joins[0])[0]:
+    if first.this.meta["start"] > span(joins[0])[0]:
         return []
     inside = {id(column) for column in joins[0].find_all(exp.Column)}
-    edits: list[Edit] = [(first.this.meta["end"] + 1, _span(joins[0])[1], "")]
+    edits: list[Edit] = [(first.this.meta["end"] + 1, span(joins[0])[1], "")]
     for column in parsed.columns():
         if id(column) not in inside and column.args.get("table"):
             edits.append((column.args["table"].meta["start"], column.this.meta["start"], ""))
@@ -145,7 +112,7 @@ def _wrong_alias(parsed: Parsed, schema: Schema) -> list[str]:
         for alias, table in aliases.items():
             if alias != column.table.lower() and column.name.lower() not in has.get(table, set()):
                 text = alias.upper() if said.name.isupper() else alias
-                found.append(parsed.edited([_replaced(said, text)]))
+                found.append(parsed.edited([replaced(said, text)]))
     return found
 
 
@@ -153,19 +120,19 @@ def _value_in_other_column(parsed: Parsed, schema: Schema) -> list[str]:
     """A text looked for in another text column of the same table."""
     aliases = {table.alias_or_name.lower(): table.name.lower() for table in parsed.tree.find_all(exp.Table)}
     found = []
-    for column, _ in _compared_texts(parsed):
+    for column, _ in compared_texts(parsed):
         names = {aliases.get(column.table.lower())} if column.table else set(aliases.values())
         for table in schema.tables:
             if table.name.lower() in names:
                 others = [c.name for c in table.columns if _is_text(c.type) and c.name.lower() != column.name.lower()]
-                found += [parsed.edited([_renamed(column, name)]) for name in others if _PLAIN.fullmatch(name)]
+                found += [parsed.edited([renamed(column, name)]) for name in others if PLAIN.fullmatch(name)]
     return found
 
 
 def _wrong_case(parsed: Parsed, schema: Schema) -> list[str]:
     """A text with its first letter in the other case."""
     found = []
-    for _, literal in _compared_texts(parsed):
+    for _, literal in compared_texts(parsed):
         start, text = literal.meta["start"] + 1, literal.name
         if text and text[0].isalpha():
             found.append(parsed.edited([(start, start + 1, text[0].swapcase())]))
@@ -176,22 +143,33 @@ def _misspelt(parsed: Parsed, schema: Schema) -> list[str]:
     """A column in the plural, or without its plural."""
     known = {column.name.lower() for table in schema.tables for column in table.columns}
     found = []
-    for column in parsed.columns():
+    for column in _facts(parsed, schema):
         name = column.name[:-1] if column.name.endswith("s") else column.name + "s"
-        if name.lower() not in known and _PLAIN.fullmatch(column.name):
-            found.append(parsed.edited([_renamed(column, name)]))
+        if name.lower() not in known and PLAIN.fullmatch(column.name):
+            found.append(parsed.edited([renamed(column, name)]))
+    return found
+
+
+def _misspelt_table(parsed: Parsed, schema: Schema) -> list[str]:
+    """A table in the plural, or without its plural."""
+    known = {table.name.lower() for table in schema.tables}
+    found = []
+    for table in parsed.tree.find_all(exp.Table):
+        name = table.name[:-1] if table.name.endswith("s") else table.name + "s"
+        if name.lower() not in known and PLAIN.fullmatch(table.name) and isinstance(table.this, exp.Identifier):
+            found.append(parsed.edited([replaced(table.this, name)]))
     return found
 
 
 def _lost_condition(parsed: Parsed, earlier: Sequence[str]) -> list[str]:
-    """A filter of an earlier turn left out; any filter when none of them comes from an earlier turn."""
+    """A filter of an earlier turn left out."""
     where = parsed.tree.args.get("where")
     if where is None or where.find(exp.Select):
         return []
     conditions = list(where.this.flatten()) if isinstance(where.this, exp.And | exp.Or) else [where.this]
-    spans = [_span(condition) for condition in conditions]
+    spans = [span(condition) for condition in conditions]
     before = parsed.sql[: spans[0][0]].upper().rfind("WHERE")
-    found, inherited = [], []
+    found = []
     for index, (start, end) in enumerate(spans):
         if len(spans) == 1:
             cut = (len(parsed.sql[:before].rstrip()), end)
@@ -199,12 +177,9 @@ def _lost_condition(parsed: Parsed, earlier: Sequence[str]) -> list[str]:
             cut = (start, spans[1][0])
         else:
             cut = (spans[index - 1][1], end)
-        shortened = parsed.edited([(*cut, "")])
-        found.append(shortened)
-        literals = [literal.name for literal in conditions[index].find_all(exp.Literal)]
-        if any(literal in sql for literal in literals for sql in earlier):
-            inherited.append(shortened)
-    return inherited or found
+        if any(literal.name in said for literal in conditions[index].find_all(exp.Literal) for said in earlier):
+            found.append(parsed.edited([(*cut, "")]))
+    return found
 
 
 def _said_again(parsed: Parsed, earlier: Sequence[str]) -> list[str]:
@@ -227,7 +202,7 @@ def _other_aggregate(parsed: Parsed, earlier: Sequence[str]) -> list[str]:
 def _turned_order(parsed: Parsed, earlier: Sequence[str]) -> list[str]:
     """ASC for DESC and the other way round."""
     words = list(re.finditer(r"\b(ASC|DESC)\b", parsed.sql, re.IGNORECASE))
-    inside = [_span(literal) for literal in parsed.tree.find_all(exp.Literal)]
+    inside = [span(literal) for literal in parsed.tree.find_all(exp.Literal)]
     found = []
     for word in words:
         if not any(start <= word.start() < end for start, end in inside):
@@ -241,13 +216,14 @@ def _forgotten_column(parsed: Parsed, earlier: Sequence[str]) -> list[str]:
     select = parsed.tree
     if not isinstance(select, exp.Select) or len(select.expressions) < 2:
         return []
-    last, previous = _span(select.expressions[-1]), _span(select.expressions[-2])
-    closing = {position: parsed.sql[position:].find(")") for position in (last[1], previous[1])}
-    ends = [
-        end + closing[end] + 1 if isinstance(item, exp.AggFunc) else end
-        for end, item in ((previous[1], select.expressions[-2]), (last[1], select.expressions[-1]))
-    ]
-    return [parsed.edited([(ends[0], ends[1], "")])]
+    before, last = (_end_of_item(parsed.sql, item) for item in select.expressions[-2:])
+    return [parsed.edited([(before, last, "")])]
+
+
+def _end_of_item(sql: str, item: exp.Expr) -> int:
+    """Behind a select item, with the closing bracket of an aggregate."""
+    end = span(item)[1]
+    return sql.index(")", end) + 1 if isinstance(item, exp.AggFunc) else end
 
 
 Maker = Callable[[Parsed, Schema], list[str]]
@@ -259,6 +235,7 @@ EXECUTION_MISTAKES: tuple[tuple[Maker, float], ...] = (
     (_value_in_other_column, 3),
     (_wrong_case, 0.5),
     (_misspelt, 1),
+    (_misspelt_table, 0.5),
 )
 COHERENCE_MISTAKES: tuple[tuple[Callable[[Parsed, Sequence[str]], list[str]], float], ...] = (
     (_lost_condition, 5),
@@ -269,29 +246,16 @@ COHERENCE_MISTAKES: tuple[tuple[Callable[[Parsed, Sequence[str]], list[str]], fl
 )
 
 
-def _span(node: exp.Expression) -> tuple[int, int]:
-    """From the first to behind the last character of a node, as far as its words know their places."""
-    places = [part.meta for part in node.walk() if "start" in part.meta]
-    return min(place["start"] for place in places), max(place["end"] for place in places) + 1
+def _keys(schema: Schema) -> set[str]:
+    """Names of columns that only link rows: primary and foreign keys."""
+    keys = {name.lower() for table in schema.tables for name in table.primary_key}
+    return keys | {key.column.lower() for key in schema.foreign_keys}
 
 
-def _replaced(identifier: exp.Expression, text: str) -> Edit:
-    return identifier.meta["start"], identifier.meta["end"] + 1, text
-
-
-def _renamed(column: exp.Column, name: str) -> Edit:
-    return _replaced(column.this, name)
-
-
-def _compared_texts(parsed: Parsed) -> list[tuple[exp.Column, exp.Literal]]:
-    """Comparisons `column = 'text'`."""
-    return [
-        (comparison.this, comparison.expression)
-        for comparison in parsed.tree.find_all(exp.EQ)
-        if isinstance(comparison.this, exp.Column)
-        and isinstance(comparison.expression, exp.Literal)
-        and comparison.expression.is_string
-    ]
+def _facts(parsed: Parsed, schema: Schema) -> list[exp.Column]:
+    """Columns of the query that are no keys."""
+    keys = _keys(schema)
+    return [column for column in parsed.columns() if column.name.lower() not in keys]
 
 
 def _is_text(declared: str) -> bool:
@@ -309,5 +273,5 @@ def _twin_columns(own: Table, other: Table) -> dict[str, str]:
     for text in (True, False):
         mine = [column.name for column in own.columns if _is_text(column.type) == text]
         theirs = [column.name for column in other.columns if _is_text(column.type) == text]
-        pairs |= {a.lower(): b for a, b in zip(mine, theirs, strict=False) if _PLAIN.fullmatch(b)}
+        pairs |= {a.lower(): b for a, b in zip(mine, theirs, strict=False) if PLAIN.fullmatch(b)}
     return pairs

@@ -11,10 +11,9 @@ What the environment answers is not written here: the messages are replayed thro
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, answer_text, call_text, e_verify_text, m_verify_text
 from agents.mtsql.mistakes import coherence_mistakes, execution_mistakes
@@ -25,6 +24,7 @@ from text2sql.schema import Schema
 
 Execute = Callable[[str], Execution]
 ATTEMPTS = 8
+EXECUTE, MEMORY = "execute", "memory"  # the tools, and what finds a mistake
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ScriptedEpisode:
 @dataclass(frozen=True)
 class _Mistake:
     sql: str
-    found_by: Literal["execute", "memory"]
+    found_by: str
 
 
 def scripted_messages(
@@ -66,41 +66,63 @@ def scripted_episode(
     fewer where the budget of `settings` has no room for their correction, or where the query offers none. `execute`
     runs SQL on the item's database. The same `rng` state gives the same episode.
     """
-    tools = {"execute": "execute" in settings.tools, "memory": "memory" in settings.tools and bool(item.history)}
+    gold = item.gold.strip()
+    tools = {EXECUTE: EXECUTE in settings.tools, MEMORY: MEMORY in settings.tools and bool(item.history)}
     budget = min(settings.max_tool_calls, settings.max_messages - 1)
     if settings.horizon == "short" or budget < 1 or not any(tools.values()):
-        return ScriptedEpisode((answer_text(item.gold),))
-    calls = sum(tools.values()) if budget >= sum(tools.values()) else 1
+        return ScriptedEpisode((answer_text(gold),))
     wanted = int(mistakes_per_episode) + (rng.random() < mistakes_per_episode % 1)
-    mistakes = _draw_mistakes(item, rng, min(wanted, budget - calls), tools, schema, execute)
-    return _write(item.gold, mistakes, tools, budget)
+    mistakes: list[_Mistake] = []
+    for _ in range(wanted):
+        mistakes += _draw_mistake(item, rng, mistakes, budget, tools, schema, execute)
+    return _write(gold, sorted(mistakes, key=lambda mistake: mistake.found_by), tools, budget)
 
 
-def _draw_mistakes(
-    item: Item, rng: random.Random, count: int, tools: dict[str, bool], schema: Schema, execute: Execute
+def _draw_mistake(
+    item: Item,
+    rng: random.Random,
+    before: list[_Mistake],
+    budget: int,
+    tools: dict[str, bool],
+    schema: Schema,
+    execute: Execute,
 ) -> list[_Mistake]:
-    """Up to `count` mistakes, those found by executing before those found by memory."""
-    if count < 1:
+    """One more mistake that does what it is meant to do, or none when nothing fits the budget or the query."""
+    classes = [
+        name
+        for name in (EXECUTE, MEMORY)
+        if tools[name] and _least_calls([*(mistake.found_by for mistake in before), name], tools) <= budget
+    ]
+    if not classes:
         return []
+    found_by = rng.choice(classes)
     gold = execute(item.gold)
-    found: list[_Mistake] = []
-    for _ in range(count):
-        by_memory = tools["memory"] and (not tools["execute"] or rng.random() < 0.5)
-        if by_memory:
-            queries: Iterable[str] = coherence_mistakes(item.gold, [turn.sql for turn in item.history], rng)
-        else:
-            queries = execution_mistakes(item.gold, schema, rng)
-        for sql in islice(queries, ATTEMPTS):
-            result = execute(sql)
-            if sql in [mistake.sql for mistake in found]:
-                continue
-            if by_memory and result.status == "ok" and sorted(map(repr, result.rows)) != sorted(map(repr, gold.rows)):
-                found.append(_Mistake(sql, "memory"))
-                break
-            if not by_memory and (result.status == "error" or (result.status == "empty" and gold.status == "ok")):
-                found.append(_Mistake(sql, "execute"))
-                break
-    return sorted(found, key=lambda mistake: mistake.found_by)
+    queries = (
+        execution_mistakes(item.gold, schema, rng)
+        if found_by == EXECUTE
+        else coherence_mistakes(item.gold, [turn.sql for turn in item.history], rng)
+    )
+    for sql in islice(queries, ATTEMPTS):
+        if sql not in [mistake.sql for mistake in before] and _is_seen(execute(sql), gold, found_by):
+            return [_Mistake(sql, found_by)]
+    return []
+
+
+def _is_seen(result: Execution, gold: Execution, found_by: str) -> bool:
+    """Whether a query with this result is a mistake that its check can find."""
+    if found_by == EXECUTE:
+        return result.status == "error" or (result.status == "empty" and gold.status == "ok")
+    return result.status == "ok" and sorted(map(repr, result.rows)) != sorted(map(repr, gold.rows))
+
+
+def _least_calls(found_by: Sequence[str], tools: dict[str, bool]) -> int:
+    """
+    Calls of the shortest episode with mistakes found by these. One found by memory is executed and checked, gold is
+    executed, and checked unless the memory was asked before.
+    """
+    executed = (len(found_by) + 1) * tools[EXECUTE]
+    checked = max(found_by.count(MEMORY) + (not tools[EXECUTE]), 1) * tools[MEMORY]
+    return executed + checked
 
 
 def _write(gold: str, mistakes: list[_Mistake], tools: dict[str, bool], budget: int) -> ScriptedEpisode:
@@ -110,12 +132,12 @@ def _write(gold: str, mistakes: list[_Mistake], tools: dict[str, bool], budget: 
     verdict = ""
     for mistake in [*mistakes, None]:
         sql = mistake.sql if mistake else gold
-        if tools["execute"]:
+        if tools[EXECUTE]:
             if mistake:
                 mistaken.add(len(messages))
             messages.append(_joined(verdict, call_text(EXEC_SQL, sql)))
-            verdict = e_verify_text("no_pass" if mistake and mistake.found_by == "execute" else "pass")
-        if tools["memory"] and (mistake is None or mistake.found_by == "memory") and len(messages) < budget:
+            verdict = e_verify_text("no_pass" if mistake and mistake.found_by == EXECUTE else "pass")
+        if tools[MEMORY] and (mistake is None or mistake.found_by == MEMORY) and len(messages) < budget:
             if mistake:
                 mistaken.add(len(messages))
             messages.append(_joined(verdict, call_text(MEMORY_RETRIEVE, sql)))
