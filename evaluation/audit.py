@@ -15,7 +15,7 @@ database can be opened, or the machine failed).
 import argparse
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import TextIOWrapper
@@ -221,7 +221,8 @@ def _split_summary(part: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m evaluation.audit", description="Audit the gold of a benchmark.")
     parser.add_argument("--benchmark", choices=list(LAYOUTS), required=True)
     parser.add_argument("--root", type=Path, metavar="DIR", help="the data; default: TEXT2SQL_DATA")
@@ -229,12 +230,12 @@ def main() -> int:
     parser.add_argument("--corrections", type=Path, metavar="YAML", help="apply this corrections file first")
     parser.add_argument("--timeout", type=float, default=GOLD_LIMITS.timeout_seconds, metavar="SECONDS")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run queries")
-    arguments = parser.parse_args()
+    options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a console that cannot show a character gets a mark instead
     try:
-        return _run(arguments)
+        return _run(options)
     except InfrastructureError as error:
         Console(stderr=True).out(f"The machine failed, the audit did not end: {error}", highlight=False)
         return 4
@@ -243,12 +244,12 @@ def main() -> int:
         return 1
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    corrections = str(arguments.corrections.resolve()) if arguments.corrections else None
-    settings = BenchmarkSettings(name=arguments.benchmark, corrections=corrections)
-    benchmark = load_benchmark(settings, arguments.root or Settings.from_environment().data)
-    limits = replace(GOLD_LIMITS, timeout_seconds=arguments.timeout)
-    with Executor(limits, workers=arguments.workers) as executor:
+def _run(options: argparse.Namespace) -> int:
+    corrections = str(options.corrections.resolve()) if options.corrections else None
+    settings = BenchmarkSettings(name=options.benchmark, corrections=corrections)
+    benchmark = load_benchmark(settings, options.root or Settings.from_environment().data)
+    limits = replace(GOLD_LIMITS, timeout_seconds=options.timeout)
+    with Executor(limits, workers=options.workers) as executor:
         facts = database_facts(benchmark)
         table = audit(benchmark, executor, limits=limits, facts=facts)
         scorer = Scorer(benchmark.database_root, benchmark.tables_json, executor, gold_limits=limits)
@@ -257,8 +258,8 @@ def _run(arguments: argparse.Namespace) -> int:
     summary = audit_summary(table, databases, benchmark)
     aside = set_aside(table)
     summary["gold_scored_as_prediction"] = gold_score_summary(scores)
-    if arguments.out:
-        write(arguments.out, table, aside, databases, scores, summary)
+    if options.out:
+        write(options.out, table, aside, databases, scores, summary)
     show(summary, aside, scores)
     if table.is_empty():
         say("0 turns: there was nothing to audit.")

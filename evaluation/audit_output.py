@@ -47,7 +47,8 @@ def show(summary: Mapping[str, Any], aside: pl.DataFrame, scores: pl.DataFrame) 
     console.print(shown)
     for split, marks in summary["gold_scored_as_prediction"].items():
         say(f"gold scored as prediction, {split}: EX {marks['ex']:,}, EM {marks['em']:,} of {marks['scored']:,}")
-    for item_id, _, ex, em, status, reason in short_of_full_marks(scores).iter_rows():
+    in_order = scores.filter(~pl.col("item_id").is_in(aside["item_id"].to_list()))  # the others are named below
+    for item_id, _, ex, em, status, reason in short_of_full_marks(in_order).iter_rows():
         say(f"  {item_id}: EX {_mark(ex)}, EM {_mark(em)} ({status}{': ' + reason if reason else ''})")
     for name in ("databases_missing", "databases_broken", "databases_without_foreign_keys"):
         if summary[name]:
