@@ -16,8 +16,9 @@ from evaluation.official_parser import UNREAD, Query, parse
 from evaluation.official_tokens import UnreadableError
 from evaluation.schema_index import EvaluatorSchema, load_schema
 from evaluation.set_match import EvaluatorRaisesError, normalise, partial_scores, verdict
+from evaluation.sound import exact_match_sound
 
-__all__ = ["EvaluatorSchema", "ExactMatch", "exact_match", "hardness", "load_schema"]
+__all__ = ["EvaluatorSchema", "ExactMatch", "exact_match", "exact_match_sound", "hardness", "load_schema"]
 
 
 @dataclass(frozen=True)
