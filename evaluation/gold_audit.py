@@ -1,5 +1,6 @@
 """The finding on one gold query: does it run, what does it return, how hard is it, what is doubtful about it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,7 @@ class GoldAuditor:
         doubts = []
         for gold, tree, own_probes in zip(golds, trees, probes, strict=True):
             flags = []
-            if any(table.lower() in gold.lower() for table in self.undecodable):
+            if any(re.search(rf"\b{re.escape(table)}\b", gold, re.IGNORECASE) for table in self.undecodable):
                 flags.append("undecodable_bytes")
             if tree and any(self._is_numeric_text(column) for column in sort_key_columns(tree, schema)):
                 flags.append("order_by_numeric_text")
