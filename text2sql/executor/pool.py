@@ -28,10 +28,10 @@ from types import TracebackType
 from typing import Self
 
 from text2sql.errors import DatabaseError, InfrastructureError
-from text2sql.executor.backend import backend_name
+from text2sql.executor.backend import backend_name, shown
 from text2sql.executor.cache import AnswerCache
 from text2sql.executor.files import file_version
-from text2sql.executor.result import Answer, Execution, Job, Limits, unpack
+from text2sql.executor.result import Answer, Execution, Job, Limits, stopped, unpack
 
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
 START_SECONDS = 60
@@ -149,11 +149,9 @@ class Executor:
     def _settle(self, job: Job, answer: Answer) -> Execution:
         execution = answer.execution
         if answer.failure == "database":
-            raise DatabaseError(
-                f"{job.database} cannot be read: {execution.message}. Restore the file from its source."
-            )
+            raise DatabaseError(f"{shown(job.database)} cannot be used: {execution.message}")
         if answer.failure == "infrastructure":
-            raise InfrastructureError(f"{job.database}: {execution.message} (while running {job.sql[:200]!r})")
+            raise InfrastructureError(f"{shown(job.database)}: {execution.message} (while running {job.sql[:200]!r})")
         if answer.repeatable:
             self._cache.put(job, answer)
         return execution
@@ -266,8 +264,7 @@ class _Worker:
                 patience = job.limits.timeout_seconds + GRACE_SECONDS
                 if not self._connection.poll(patience):
                     self.usable = False
-                    message = f"stopped after {job.limits.timeout_seconds:g} s"
-                    yield job, Answer(Execution("timeout", (), (), patience, message), repeatable=False)
+                    yield job, Answer(Execution("timeout", (), (), patience, stopped(job.limits)), repeatable=False)
                     return
                 answer = unpack(self._connection.recv_bytes())
                 self.usable = not answer.last

@@ -44,6 +44,16 @@ class Limits:
     memory_bytes: int = 512 * 2**20
 
 
+def stopped(limits: Limits) -> str:
+    """The message of a time-out."""
+    return f"stopped after {limits.timeout_seconds:g} s"
+
+
+def out_of_memory(limits: Limits) -> str:
+    """The message of a statement that would have needed more memory than it may have."""
+    return f"needed more than {limits.memory_bytes // 2**20:,} MiB of memory"
+
+
 class Job(NamedTuple):
     """One statement for a worker. `version` changes when the database file does, so that it is opened anew."""
 

@@ -14,12 +14,13 @@ import marshal
 import re
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from text2sql.executor.backend import NO_STATEMENT, LateError, read_rows
 from text2sql.executor.quoted_words import misread_words
-from text2sql.executor.result import Answer, Execution, Limits, Row, Status
+from text2sql.executor.result import Answer, Execution, Limits, Row, Status, stopped
 
-ROWS_AT_ONCE = 256
 STEPS_BETWEEN_CHECKS = 2000  # of SQLite's virtual machine: some 20 microseconds
 
 _SELECT, _READ, _FUNCTION, _PRAGMA, _RECURSIVE = (
@@ -88,17 +89,21 @@ class SqliteBackend:
         try:
             cursor = self._connection.execute(sql)
             columns = tuple(column[0] for column in cursor.description or ())
-            size, message = self._fetch(cursor, rows, limits)
+            size, message = read_rows(cursor.fetchmany, rows, limits, self._late, _marshalled_bytes)
             status = "too_large" if message else "ok" if rows else "empty"
             if not columns:
-                message = "the text holds no SQL statement"
+                message = NO_STATEMENT
             elif '"' in sql:
                 hint = misread_words(sql, self._connection, self._column_names)
+        except LateError:
+            status, rows, message = "timeout", [], stopped(limits)
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _MACHINE_FAILED or code in _FILE_BROKEN:
-                failure = Execution("error", (), (), time.perf_counter() - started, str(error))
-                return Answer(failure, failure="database" if code in _FILE_BROKEN else "infrastructure")
+                broken = code in _FILE_BROKEN
+                message = f"{error}. Restore the file from its source." if broken else str(error)
+                failure = Execution("error", (), (), time.perf_counter() - started, message)
+                return Answer(failure, failure="database" if broken else "infrastructure")
             status, message = self._explain(error, code, limits)
             rows = rows if status == "too_large" else []
         except (sqlite3.Warning, ValueError) as error:  # several statements; surrogates in the text
@@ -110,28 +115,13 @@ class SqliteBackend:
             self._repeatable and status != "timeout",
         )
 
-    def _fetch(self, cursor: sqlite3.Cursor, rows: list[Row], limits: Limits) -> tuple[int, str | None]:
-        """Reads into `rows`; returns their size in bytes and, when a limit ended the reading, which one."""
-        size = 0
-        while chunk := cursor.fetchmany(min(ROWS_AT_ONCE, limits.max_rows + 1 - len(rows))):
-            size += len(marshal.dumps(chunk, 2))  # the quickest way to add up the cells
-            if size > limits.max_result_bytes:
-                return size, f"a result of more than {limits.max_result_bytes:,} bytes"
-            rows += chunk
-            if len(rows) > limits.max_rows:
-                rows.pop()
-                return size, f"more than {limits.max_rows:,} rows"
-            if self._late():
-                raise sqlite3.OperationalError("interrupted")
-        return size, None
-
     def _late(self) -> bool:
         return time.perf_counter() > self._deadline
 
     def _explain(self, error: sqlite3.Error, code: int, limits: Limits) -> tuple[Status, str]:
         message = str(error)
-        if code == sqlite3.SQLITE_INTERRUPT or message == "interrupted":
-            return "timeout", f"stopped after {limits.timeout_seconds:g} s"
+        if code == sqlite3.SQLITE_INTERRUPT:
+            return "timeout", stopped(limits)
         if code == sqlite3.SQLITE_TOOBIG:
             return "too_large", f"{message}; the limit is {limits.max_cell_bytes:,} bytes"
         if self._refused:
@@ -170,3 +160,8 @@ class SqliteBackend:
                     found[column[0]] = None
             self._columns = list(found)
         return self._columns
+
+
+def _marshalled_bytes(rows: Sequence[Row]) -> int:
+    """The quickest way to add up the cells; SQLite itself refuses a cell beyond the limit."""
+    return len(marshal.dumps(list(rows), 2))

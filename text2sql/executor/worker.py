@@ -18,8 +18,9 @@ from collections import OrderedDict
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from text2sql.errors import DatabaseError
 from text2sql.executor.backend import Backend, backend_name, open_backend
-from text2sql.executor.result import Answer, Execution, Job, pack
+from text2sql.executor.result import Answer, Execution, Job, out_of_memory, pack
 
 OPEN_DATABASES = 16
 
@@ -57,21 +58,22 @@ class _Databases:
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, tuple[tuple[int, ...], Backend]] = OrderedDict()
+        self._only_sqlite = True
         self._mapped_at_start = _mapped_bytes()
-        self._most_memory = resource.getrlimit(resource.RLIMIT_AS)[1]
+        self._most_memory = resource.getrlimit(resource.RLIMIT_AS)[0]
 
     def answer(self, job: Job) -> Answer:
         try:
-            self._limit_memory(job)
             backend = self._backend(job)
+            self._limit_memory(job)
             answer = backend.run(job.sql, job.limits)
         except MemoryError:
-            message = f"needed more than {job.limits.memory_bytes // 2**20:,} MiB of memory"
-            answer = Answer(Execution("too_large", (), (), 0.0, message), last=True)
+            answer = Answer(Execution("too_large", (), (), 0.0, out_of_memory(job.limits)), last=True)
+        except DatabaseError as error:
+            answer = Answer(Execution("error", (), (), 0.0, str(error)), failure="database")
         except Exception as error:
-            answer = Answer(
-                Execution("error", (), (), 0.0, f"{type(error).__name__}: {error}"), failure="infrastructure"
-            )
+            message = f"{type(error).__name__}: {error}"
+            answer = Answer(Execution("error", (), (), 0.0, message), failure="infrastructure")
         if answer.failure or answer.execution.status in ("timeout", "too_large"):
             self._drop(job.database)  # give back what the statement may still hold
         return answer
@@ -84,6 +86,9 @@ class _Databases:
         self._drop(job.database)
         while len(self._open) >= OPEN_DATABASES:
             self._drop(next(iter(self._open)))
+        if backend_name(job.database) != "sqlite":
+            self._only_sqlite = False
+            _bound_memory(self._most_memory)  # libraries are loaded now, and they map what they like
         backend = open_backend(job)
         self._open[job.database] = (job.version, backend)
         return backend
@@ -93,12 +98,16 @@ class _Databases:
             known[1].close()
 
     def _limit_memory(self, job: Job) -> None:
-        """What the process had mapped at its start, plus the job's share. DuckDB keeps to a limit of its own."""
-        limit = self._mapped_at_start + job.limits.memory_bytes
-        if backend_name(job.database) == "duckdb":
-            limit = self._most_memory
-        with contextlib.suppress(ValueError, OSError):  # not every system can bound it
-            resource.setrlimit(resource.RLIMIT_AS, (limit, self._most_memory))
+        """What the process has mapped without the job, plus the job's share. DuckDB keeps to a limit of its own."""
+        if backend_name(job.database) != "duckdb":
+            mapped = self._mapped_at_start if self._only_sqlite else _mapped_bytes()
+            _bound_memory(mapped + job.limits.memory_bytes)
+
+
+def _bound_memory(limit: int) -> None:
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    with contextlib.suppress(ValueError, OSError):  # not every system can bound it
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def _mapped_bytes() -> int:
