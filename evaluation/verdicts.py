@@ -31,6 +31,7 @@ from evaluation.execution_match import (
     official_prediction,
     official_text,
 )
+from evaluation.sound import exact_match_sound
 from text2sql.datasets import read_tables
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
 from text2sql.executor import Execution, Executor, Limits, check_sqlite_file, is_sqlite_file
@@ -135,7 +136,7 @@ class Scorer:
         answered = execution.status != "no_answer"
         return Verdict(
             em=exact.em,
-            em_sound=self._sound(gold, pred, db_id) if answered else False,
+            em_sound=exact_match_sound(gold, pred, self.schema(db_id)) if answered else False,
             ex=execution.ex if answered else False,
             ex_keep_distinct=keep_distinct.ex if answered else False,
             hardness=exact.hardness,
@@ -158,11 +159,6 @@ class Scorer:
             replace_value=replace_value,
             gold_limits=self.gold_limits,
         )
-
-    def _sound(self, gold: str, pred: str, db_id: str) -> bool:
-        from evaluation.sound import exact_match_sound
-
-        return bool(exact_match_sound(gold, pred, self.schema(db_id)))
 
 
 def _distinct_matters(gold: str, pred: str) -> bool:
