@@ -1,5 +1,7 @@
 """What can be launched."""
 
+from typing import Any
+
 import dagster as dg
 
 from assets.lineage import experiments_partitions
@@ -8,8 +10,8 @@ from text2sql.config import Settings
 LINEAGE_JOB = "mtsql_lineage"
 
 
-def lineage_job(settings: Settings) -> dg.UnresolvedAssetJobDefinition:
-    """Everything, for one experiment."""
+def lineage_job(settings: Settings) -> Any:
+    """Everything, for one experiment (Dagster does not export the type of a job that is yet to be resolved)."""
     return dg.define_asset_job(
         LINEAGE_JOB,
         selection=dg.AssetSelection.all(),

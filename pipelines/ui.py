@@ -17,11 +17,15 @@ def serve(settings: Settings) -> int:
     Raises when one cannot start (a port in use, for example).
     """
     check(settings)
-    servers = {"Dagster": _start([*_module("dagster"), "dev", "-m", "pipelines.definitions", "-p", _port(DAGSTER_ADDRESS)])}
+    servers = {
+        "Dagster": _start([*_module("dagster"), "dev", "-m", "pipelines.definitions", "-p", _port(DAGSTER_ADDRESS)])
+    }
     remote = settings.mlflow_uri.startswith(("http://", "https://"))
     if not remote:
         store = ["--backend-store-uri", settings.mlflow_uri]
-        servers["MLflow"] = _start([*_module("mlflow"), "server", *store, "--port", _port(UI_ADDRESS), "--workers", "1"])
+        servers["MLflow"] = _start(
+            [*_module("mlflow"), "server", *store, "--port", _port(UI_ADDRESS), "--workers", "1"]
+        )
     print(f"Dagster: {DAGSTER_ADDRESS}    MLflow: {settings.mlflow_uri if remote else UI_ADDRESS}    Ctrl-C ends both.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

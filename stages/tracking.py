@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,9 +266,9 @@ class Tracker:
 
 
 def _flat_numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers of a nested mapping under dotted names; MLflow's names allow neither `>` nor brackets."""
+    """Numbers of a nested mapping under dotted names; MLflow's names allow no `>` and no brackets."""
     return {
-        key.replace(">", "over_").replace(" ", "_"): float(value)
+        re.sub(r"[^\w./-]", "_", key.replace(">", "over_")): float(value)
         for key, value in _flat(values).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
