@@ -1,8 +1,9 @@
 """
 The decode loop: rows that are generated together, joining and leaving at any step.
 
-A row's prompt is computed up to its last token, minus the beginning that is kept from an earlier request; from then on
-each step feeds one token per row and draws the next. Plain and synchronous: `TransformersEngine` gives it its rows.
+A step is one forward pass over what is new in each row, and one drawn token per row. What is new is at first the prompt,
+minus the beginning that is kept from an earlier request, and from then on the token drawn last. Plain and synchronous:
+`TransformersEngine` gives it its rows.
 """
 
 import random
@@ -14,15 +15,17 @@ from typing import Any
 import torch
 
 from text2sql.engines.base import Generation, SamplingParams
-from text2sql.engines.kv_cache import KeptSequences, SlotCache
+from text2sql.engines.kv_cache import Beginning, KeptSequences, SlotCache, prefix_hashes
 
-PREFILL_TOKENS = 4096
-"""Prompt tokens, padding included, that one forward pass computes."""
+STEP_TOKENS = 2048
+"""About how many prompt tokens one step computes beside the row that it generates for."""
+SHARED_TOKENS = 64
+"""A row waits one step when this much of its prompt is just being computed for another row."""
 
 
 @dataclass(eq=False)
 class Row:
-    """One request. `cached` of its `token_ids` (prompt and generated) are in its slot; the next step feeds the next."""
+    """One request. The first `cached` of its `token_ids` (prompt and generated) are in its slot."""
 
     prompt_length: int
     params: SamplingParams
@@ -38,8 +41,8 @@ class Row:
 
     @property
     def pending(self) -> int:
-        """Prompt tokens that are still to be computed before the first step."""
-        return len(self.token_ids) - 1 - self.cached
+        """Tokens that the next step computes: what is new of the prompt at first, then the last drawn one."""
+        return len(self.token_ids) - self.cached
 
     @property
     def generated(self) -> list[int]:
@@ -82,80 +85,65 @@ class DecodeLoop:
     def step(self, arrived: Iterable[Row] = ()) -> list[Row]:
         """Let rows join, then generate one token for each. Returns the rows that are finished (or abandoned)."""
         self.waiting.extend(arrived)
-        self._join()
+        fresh = self._join()
         if self.active:
-            self._decode()
+            self._advance()
+        for slot, row in enumerate(self.active):
+            if row in fresh:
+                prompt = row.token_ids[: row.prompt_length - 1]
+                self.kept.keep(prompt, self.cache.read(slot, len(prompt)), once=False)
         return self._leave()
 
-    def _join(self) -> None:
-        """Fill free slots. Of equal prompts one joins first, so that the others find it kept."""
-        while self.waiting and len(self.active) < self.slots:
-            joining: dict[tuple[int, ...], Row] = {}
-            later: list[Row] = []
-            while self.waiting and len(self.active) + len(joining) < self.slots:
-                row = self.waiting.popleft()
-                if row.abandoned:
-                    continue
-                if joining.setdefault(tuple(row.token_ids), row) is not row:
+    def _join(self) -> set[Row]:
+        """Fill free slots, bringing in what is kept of each prompt. Returns the rows whose prompt others may share."""
+        joining: list[tuple[Row, Beginning]] = []
+        fresh: set[Row] = set()
+        later: list[Row] = []
+        computing: set[int] = set()
+        tokens = 0
+        while self.waiting and len(self.active) + len(joining) < self.slots and tokens < STEP_TOKENS:
+            row = self.waiting.popleft()
+            if row.abandoned:
+                continue
+            prompt = row.token_ids[:-1]
+            hashes = prefix_hashes(prompt)
+            found = self.kept.longest(prompt, hashes)
+            if not found.continued:
+                soon = next((n for n in range(len(hashes), 0, -1) if hashes[n - 1] in computing), 0)
+                if soon >= found.length + SHARED_TOKENS:
                     later.append(row)
-            self.waiting.extendleft(reversed(later))
-            self._prefill(list(joining.values()))
+                    continue
+                fresh.add(row)
+                computing.update(hashes)
+            row.cached = found.length
+            tokens += row.pending
+            joining.append((row, found))
+        self.waiting.extendleft(reversed(later))
+        joining.sort(key=lambda each: each[0].pending > 1)  # the cache wants rows with a single new token first
+        for row, found in joining:
+            if found.states is not None:
+                self.cache.write(len(self.active), found.states)
+            self.active.append(row)
+        return fresh
 
-    def _prefill(self, rows: list[Row]) -> None:
-        """Give `rows` the next free slots and bring their prompts, but for the last token, into the cache."""
-        found = {row: self.kept.longest(row.token_ids[:-1]) for row in rows}
-        for row in rows:
-            row.cached = found[row].length
-        rows.sort(key=lambda row: row.pending)  # neighbours of similar length waste little padding
-        first = len(self.active)
-        self.active.extend(rows)
-        for slot, row in enumerate(rows, start=first):
-            self.cache.write(slot, found[row].states)
-        while first < len(self.active):
-            last = first + 1
-            while last < len(self.active) and (last + 1 - first) * self.active[last].pending <= PREFILL_TOKENS:
-                last += 1
-            self._compute(first, last)
-            first = last
-        for slot, row in enumerate(rows, start=len(self.active) - len(rows)):
-            if not found[row].continued:
-                self.kept.keep(row.token_ids[: row.cached], self.cache.read(slot, row.cached), once=False)
-
-    def _compute(self, first: int, last: int) -> None:
-        """One forward pass over the pending prompt tokens of slots first..last-1, padded on the right."""
-        rows = self.active[first:last]
-        width = max(row.pending for row in rows)
-        if width == 0:
-            return
-        ids = [row.token_ids[row.cached : -1] + [0] * (width - row.pending) for row in rows]
-        starts = torch.tensor([row.cached for row in rows], device=self.model.device)
-        self._forward(first, torch.tensor(ids), starts[:, None] + torch.arange(width, device=starts.device))
-        for row in rows:
-            row.cached += row.pending  # what the padding wrote behind it is overwritten before it can be seen
-
-    def _decode(self) -> None:
-        device = self.model.device
-        ids = torch.tensor([row.token_ids[-1] for row in self.active])[:, None]  # (B, 1)
-        positions = torch.tensor([row.cached for row in self.active], device=device)[:, None]
-        logits = self._forward(0, ids, positions)[:, -1].float()  # (B, V)
-        drawn, logprobs = draw(logits, self.active)
-        for row, token, logprob in zip(self.active, drawn.tolist(), logprobs.tolist(), strict=True):
-            row.token_ids.append(token)
-            row.logprobs.append(logprob)
-            row.cached += 1
-
-    def _forward(self, first: int, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        mask = self.cache.aim(first, positions)
+    def _advance(self) -> None:
+        """One forward pass over the pending tokens of all rows, and one drawn token for each."""
+        pending = [token for row in self.active for token in row.token_ids[row.cached :]]
+        line = self.cache.line_up([row.cached for row in self.active], [row.pending for row in self.active])
         output = self.model(
-            input_ids=ids.to(positions.device),
-            attention_mask=mask,
-            position_ids=positions,
+            input_ids=torch.tensor([pending], device=self.model.device),
+            position_ids=line.positions[None],
+            attention_mask=line.single_mask,  # given only so that none is made; `row_attention` reads the line
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=line.ends,
+            line=line,
         )
-        logits: torch.Tensor = output.logits
-        return logits
+        drawn, logprobs = draw(output.logits[0].float(), self.active)
+        for row, token, logprob in zip(self.active, drawn.tolist(), logprobs.tolist(), strict=True):
+            row.cached = len(row.token_ids)
+            row.token_ids.append(token)
+            row.logprobs.append(logprob)
 
     def _leave(self) -> list[Row]:
         """Take finished rows out, keeping what they computed, and close the gaps with rows from the end."""

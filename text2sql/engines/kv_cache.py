@@ -5,6 +5,8 @@ Both exist because an episode asks several times for the continuation of almost 
 padded tensor that rows join and leave at any step. `KeptSequences` holds the keys and values of prompts (samples of one
 item share them, and questions over one database share the schema in front) and of finished messages (the next message
 of an episode continues them), so that only tokens that are new to the model are computed.
+
+A forward pass takes the tokens of all rows in one line, without padding: (1, T). Only attention looks at rows apart.
 """
 
 from collections import OrderedDict
@@ -14,6 +16,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedConfig
 
 CAPACITY_STEP = 256
@@ -22,10 +25,35 @@ BLOCK = 32
 """A kept prompt can be shared up to any multiple of this many tokens."""
 
 
+@dataclass(frozen=True)
+class Span:
+    """Several new tokens of one row: tokens first..last-1 of the line. `mask`: (1, 1, last - first, L), additive."""
+
+    slot: int
+    first: int
+    last: int
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Line:
+    """
+    The tokens of one forward pass, row after row. The rows in slots 0..single-1 come first with one token each, which
+    sees what `single_mask` (single, 1, 1, L) lets it; the others follow as `spans`.
+    """
+
+    slots: torch.Tensor  # (T,)
+    positions: torch.Tensor  # (T,)
+    ends: torch.Tensor  # (rows,) index of each row's last token
+    single: int
+    single_mask: torch.Tensor
+    spans: tuple[Span, ...]
+
+
 class SlotCache(Cache):
     """
     Keys and values of up to `slots` rows in one tensor (2, layers, slots, heads, capacity, head width); row i occupies
-    positions 0..length-1 of its slot. `aim` says which slots and positions the next forward pass writes and reads.
+    positions 0..length-1 of its slot. `line_up` prepares a forward pass, whose layers then call `update`.
     """
 
     def __init__(self, config: PreTrainedConfig, slots: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -45,29 +73,41 @@ class SlotCache(Cache):
             # zeros, not empty: a masked value has weight 0, and 0 times a leftover NaN would still be NaN
             self.store = torch.cat([self.store, self.store.new_zeros(shape)], dim=4)
 
-    def aim(self, first: int, positions: torch.Tensor) -> torch.Tensor:
-        """
-        Point the next forward pass at slots first.. and token `positions` (B, S). Returns the additive attention mask
-        (B, 1, S, L): a token sees its own row up to and with its own position.
-        """
-        length = int(positions.max()) + 1
-        self.reserve(length)
-        self._slots = torch.arange(first, first + len(positions), device=positions.device)[:, None]  # (B, 1)
-        self._positions = positions
-        self._view = (slice(first, first + len(positions)), slice(None), slice(length))
-        hidden = torch.arange(length, device=positions.device) > positions[:, None, :, None]
-        return torch.zeros(hidden.shape, device=positions.device, dtype=self.store.dtype).masked_fill_(
-            hidden, float("-inf")
+    def line_up(self, cached: Sequence[int], new: Sequence[int]) -> Line:
+        """The next forward pass: the row in slot i has `cached[i]` tokens in the cache and `new[i]` to be computed."""
+        device = self.store.device
+        self.reserve(max(map(sum, zip(cached, new, strict=True))))
+        starts, counts = torch.tensor(cached), torch.tensor(new)
+        ends = counts.cumsum(0) - 1
+        slots = torch.repeat_interleave(counts)
+        positions = torch.arange(len(slots)) + (starts - ends + counts - 1)[slots]
+        single = next((slot for slot, count in enumerate(new) if count > 1), len(new))
+        longest = max(cached[:single], default=0) + 1
+        spans = []
+        for slot in range(single, len(new)):
+            last = int(ends[slot]) + 1
+            first = last - new[slot]
+            mask = self._mask(positions[first:last, None], cached[slot] + new[slot])
+            spans.append(Span(slot, first, last, mask[None, None]))
+        single_mask = self._mask(positions[:single, None], longest)[:, None, None]
+        self._line = Line(slots.to(device), positions.to(device), ends.to(device), single, single_mask, tuple(spans))
+        return self._line
+
+    def _mask(self, positions: torch.Tensor, length: int) -> torch.Tensor:
+        """A token sees its row up to and with its own position: (N, 1) positions to an additive (N, length)."""
+        hidden = torch.arange(length) > positions
+        return (
+            torch.zeros(hidden.shape, dtype=self.store.dtype).masked_fill_(hidden, float("-inf")).to(self.store.device)
         )
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by each layer with new states (B, heads, S, width); returns those of the whole rows."""
+        """Called by each layer with new states (1, heads, T, width); returns its part of the store."""
         keys, values = self.store[0, layer_idx], self.store[1, layer_idx]
-        keys[self._slots, :, self._positions] = key_states.transpose(1, 2)
-        values[self._slots, :, self._positions] = value_states.transpose(1, 2)
-        return keys[self._view], values[self._view]
+        keys[self._line.slots, :, self._line.positions] = key_states[0].transpose(0, 1)
+        values[self._line.slots, :, self._line.positions] = value_states[0].transpose(0, 1)
+        return keys, values
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0  # positions are always given, so nothing is derived from this
@@ -76,9 +116,7 @@ class SlotCache(Cache):
         """A copy of the first `length` tokens of a row: (2, layers, heads, length, width)."""
         return self.store[:, :, slot, :, :length].clone()
 
-    def write(self, slot: int, states: torch.Tensor | None) -> None:
-        if states is None:
-            return
+    def write(self, slot: int, states: torch.Tensor) -> None:
         self.reserve(states.shape[3])
         self.store[:, :, slot, :, : states.shape[3]] = states
 
@@ -86,31 +124,42 @@ class SlotCache(Cache):
         self.store[:, :, target, :, :length] = self.store[:, :, source, :, :length]
 
 
-def grouped_attention(
+def row_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    line: Line,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """
-    Attention of query heads (B, H, S, d) over fewer key heads (B, K, L, d) without repeating the keys: the H/K queries
-    that share a key head are laid out as further query positions. Repeating them, as transformers does when there is a
-    mask, copies the whole cache at every step.
+    Attention of a line of queries (1, H, T, d) to the rows in `key` and `value` (slots, K, capacity, d): (1, T, H, d).
+    The H/K query heads that share a key head are laid out as further query positions, which gives the same result as
+    repeating the keys but does not copy the cache at every step.
     """
-    batch, heads, length, width = query.shape
-    groups = heads // key.shape[1]
-    mask = attention_mask.repeat(1, 1, groups, 1) if length > 1 else attention_mask
-    output = torch.nn.functional.scaled_dot_product_attention(
-        query.reshape(batch, key.shape[1], groups * length, width), key, value, attn_mask=mask, scale=scaling
-    )
-    return output.reshape(batch, heads, length, width).transpose(1, 2).contiguous(), None
+    heads, shared, width = query.shape[1], key.shape[1], query.shape[3]
+    output = query.new_empty(query.shape[2], heads, width)
+    if line.single:
+        length = line.single_mask.shape[3]
+        queries = query[0, :, : line.single].transpose(0, 1).reshape(line.single, shared, -1, width)
+        keys, values = key[: line.single, :, :length], value[: line.single, :, :length]
+        found = scaled_dot_product_attention(queries, keys, values, attn_mask=line.single_mask, scale=scaling)
+        output[: line.single] = found.reshape(line.single, heads, width)
+    for span in line.spans:
+        length = span.mask.shape[3]
+        queries = query[0, :, span.first : span.last].reshape(1, shared, -1, width)
+        mask = span.mask.repeat(1, 1, heads // shared, 1)
+        keys, values = key[span.slot, None, :, :length], value[span.slot, None, :, :length]
+        found = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scaling)
+        output[span.first : span.last] = found.reshape(heads, -1, width).transpose(0, 1)
+    return output[None], None
 
 
-ATTENTION = "text2sql_grouped"
-AttentionInterface.register(ATTENTION, grouped_attention)
+ATTENTION = "text2sql_rows"
+AttentionInterface.register(ATTENTION, row_attention)
 
 
 @dataclass(frozen=True)
@@ -145,7 +194,7 @@ class KeptSequences:
 
     def keep(self, token_ids: Sequence[int], states: torch.Tensor, *, once: bool) -> None:
         """`once`: a finished message, which one request will continue; else a prompt, which many may share."""
-        hashes = _prefix_hashes(token_ids)
+        hashes = prefix_hashes(token_ids)
         keys = hashes[-1:] if once else [*hashes[BLOCK - 1 :: BLOCK], hashes[-1]]
         entry = _Kept(tuple(token_ids), states, tuple(keys), once)
         self._entries[entry] = None
@@ -154,9 +203,8 @@ class KeptSequences:
         while self.bytes > self.limit_bytes:
             self._drop(next(iter(self._entries)))
 
-    def longest(self, token_ids: Sequence[int]) -> Beginning:
-        """The longest kept beginning of `token_ids`."""
-        hashes = _prefix_hashes(token_ids)
+    def longest(self, token_ids: Sequence[int], hashes: Sequence[int]) -> Beginning:
+        """The longest kept beginning of `token_ids`; `hashes` are its `prefix_hashes`."""
         for length in range(len(hashes), 0, -1):
             entry = self._index.get(hashes[length - 1])
             if entry is not None and entry.token_ids[:length] == tuple(token_ids[:length]):
@@ -180,6 +228,6 @@ class KeptSequences:
                 del self._index[key]
 
 
-def _prefix_hashes(token_ids: Sequence[int]) -> list[int]:
+def prefix_hashes(token_ids: Sequence[int]) -> list[int]:
     """One hash per beginning of `token_ids`, each made from the one before."""
     return list(accumulate(token_ids, lambda before, token: hash((before, token)), initial=0))[1:]
