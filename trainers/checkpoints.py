@@ -5,10 +5,12 @@ A checkpoint counts only once its marker file is written, after everything else;
 from an interrupted save and is removed. Two checkpoints are kept, so one whole checkpoint is there at any moment.
 """
 
+import ctypes
 import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,7 +36,7 @@ class CheckpointMixin(Trainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
-            for file in folder.iterdir():
+            for file in filter(Path.is_file, folder.rglob("*")):
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
             (folder / MARKER).touch()
@@ -109,6 +111,7 @@ def load_policy(policy: Path | str) -> tuple[Any, Any]:
     at learning rates around 1e-6 the updates would vanish in bfloat16. Raises PolicyError, also when the chat template
     is not the one that the policy's record names.
     """
+    keep_freed_memory()
     folder = resolve_policy(policy)
     if (Path(folder) / RECORD).is_file():
         check_policy(Path(folder))
@@ -149,6 +152,19 @@ def save_policy(
 def step_numbers(logs: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
     """Those of the trainer's logged values that `names` lists, under their new names; None is left out."""
     return {new: float(logs[old]) for old, new in names.items() if logs.get(old) is not None}
+
+
+def keep_freed_memory() -> None:
+    """
+    On a CPU under glibc: keep freed memory in the process instead of giving it back and asking for it again. Training
+    frees and allocates the same large tensors in every layer, and the page faults cost a tenth of the time.
+    """
+    if torch.cuda.is_available() or platform.libc_ver()[0] != "glibc":
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
+    mallopt(trim_threshold, 2**31 - 1)
+    mallopt(mmap_max, 0)
 
 
 def device_arguments() -> dict[str, Any]:

@@ -123,6 +123,7 @@ def _arguments(settings: GRPOSettings, seed: int, work: Path) -> GRPOConfig:
         logging_nan_inf_filter=False,
         disable_tqdm=True,
         report_to="none",
+        ddp_find_unused_parameters=False,
         seed=seed,
         **machine,
     )

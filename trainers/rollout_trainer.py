@@ -209,12 +209,13 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
         is, since all must take the same path.
         """
         if self.beta == 0.0 and self.accelerator.num_processes == 1 and not has_signal(inputs):
-            return next(model.parameters()).sum() * 0.0
-        loss = super().compute_loss(model, inputs)
+            zero: torch.Tensor = next(model.parameters()).sum() * 0.0
+            return zero
+        loss: torch.Tensor = super().compute_loss(model, inputs)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         difference = (self.last_logps - inputs["sampling_per_token_logps"]).abs() * mask
         self._metrics["train"]["logprob_difference"].append(float(difference.sum() / mask.sum().clamp(min=1)))
-        return torch.as_tensor(loss)
+        return loss
 
     def _get_per_token_logps_and_entropies(self, *arguments: Any, **keywords: Any) -> Any:
         result = super()._get_per_token_logps_and_entropies(*arguments, **keywords)

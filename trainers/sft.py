@@ -15,6 +15,7 @@ SPEC.json: {"rows": JSON Lines of rows, "policy": folder, "out": folder, "work":
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -174,6 +175,7 @@ def _arguments(settings: SFTSettings, seed: int, work: Path) -> SFTConfig:
         logging_nan_inf_filter=False,
         disable_tqdm=True,
         report_to="none",
+        ddp_find_unused_parameters=False,
         seed=seed,
         **device_arguments(),
     )
@@ -266,7 +268,8 @@ def main(arguments: Sequence[str]) -> int:
     except (Text2SqlError, OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"trainers.sft: {type(error).__name__}: {error}\n")
         return 2
-    sys.stdout.write(json.dumps({"summary": summary}) + "\n")
+    if os.environ.get("RANK", "0") == "0":
+        sys.stdout.write(json.dumps({"summary": summary}) + "\n")
     return 0
 
 

@@ -3,11 +3,18 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from text2sql.config import ModelSettings
 from trainers.scratch import make_scratch_policy
 
 TINY = ModelSettings(init="scratch", vocabulary=300, layers=1, width=32, heads=2, key_value_heads=1, max_positions=128)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Threads gain nothing on tensors this small, and wait for each other when the machine is busy."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import pytest
 
 from text2sql.config import CurriculumSettings
 from text2sql.errors import TrainingError
-from trainers.curriculum import make_buckets
+from trainers.curriculum import make_buckets, plan_steps
 
 
 def test_items_are_ordered_from_easy_to_hard_in_equal_buckets():
@@ -53,3 +53,33 @@ def test_no_item_left_is_an_error_with_a_way_out():
     """When everything is solved always, the message names the settings to change."""
     with pytest.raises(TrainingError, match=r"curriculum\.keep_unsolved"):
         make_buckets({"a": 1.0}, CurriculumSettings())
+
+
+def test_steps_are_planned_bucket_after_bucket():
+    """Every bucket fills its own steps, each pass through it is a full shuffle, and equal seeds give equal plans."""
+    buckets = [["a", "b", "c", "d"], ["x", "y"]]
+
+    plan = plan_steps(buckets, (4, 1), 2, seed=0)
+
+    assert plan == plan_steps(buckets, (4, 1), 2, seed=0)
+    assert [0, 0, 0, 0, 1] == [step.bucket for step in plan]
+    passes = [[item for step in plan[start : start + 2] for item in step.item_ids] for start in (0, 2)]
+    assert all(sorted(one) == buckets[0] for one in passes)
+
+
+def test_empty_bucket_takes_no_steps():
+    """The steps of an empty bucket are left out; a plan without any step is an error."""
+    assert [1, 1] == [step.bucket for step in plan_steps([[], ["x"]], (3, 2), 1, seed=0)]
+    with pytest.raises(TrainingError, match="no step to take"):
+        plan_steps([[], []], (3, 2), 1, seed=0)
+
+
+def test_bucket_smaller_than_a_step_repeats_its_items():
+    """A step is always full, so that group and batch sizes hold."""
+    assert ("x",) * 3 == plan_steps([["x"]], (1,), 3, seed=0)[0].item_ids
+
+
+def test_steps_must_be_given_per_bucket():
+    """Another number of buckets than of steps_per_bucket names both settings."""
+    with pytest.raises(TrainingError, match=r"2 buckets, but grpo\.steps_per_bucket has 3 entries"):
+        plan_steps([["a"], ["b"]], (1, 2, 3), 1, seed=0)

@@ -12,7 +12,10 @@ from text2sql.config import EngineSettings, GRPOSettings
 from text2sql.engines.base import SamplingParams
 from text2sql.errors import EngineError, TrainingError
 from text2sql.policy import check_policy
+from trainers.groups import group_advantages
 from trainers.grpo import RolloutSample, train_grpo
+
+pytestmark = pytest.mark.slow
 
 TARGET = range(100, 140)  # the tokens that the toy reward is for
 SETTINGS = GRPOSettings(
@@ -116,6 +119,35 @@ def test_trainer_and_engine_agree_on_the_sampled_tokens(tiny_policy, tmp_path):
     _, metrics = train(tiny_policy, tmp_path, Toy())
 
     assert all(metrics[step]["logprob_difference"] < 1e-4 for step in metrics)
+
+
+def test_gradient_is_the_policy_gradient_over_the_models_tokens(tiny_policy, tmp_path):
+    """
+    Case ma-tool-tokens: the first step's gradient is that of -(1/N) sum A log p over the model's own N tokens of the
+    step, computed by hand, token by token; it does not depend on how many episodes share a forward pass.
+    """
+    seen = []
+
+    def note(sample, index, step):
+        seen.append(sample)
+        return sample
+
+    changes = {"steps_per_bucket": (1,), "micro_batch": 3}
+    _, metrics = train(tiny_policy, tmp_path / "a", Toy(change=note), SETTINGS.model_copy(update=changes))
+    _, other = train(tiny_policy, tmp_path / "b", Toy(), SETTINGS.model_copy(update={"steps_per_bucket": (1,)}))
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float32)
+    advantages = group_advantages([sample.reward for sample in seen], SETTINGS.group_size)
+    tokens = sum(sum(sample.completion_mask) for sample in seen)
+    for sample, advantage in zip(seen, advantages, strict=True):
+        ids = [*sample.prompt_ids, *sample.completion_ids]
+        log_p = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        for place, (token, mask) in enumerate(zip(sample.completion_ids, sample.completion_mask, strict=True)):
+            if mask:
+                (-advantage * log_p[len(sample.prompt_ids) + place - 1, token] / tokens).backward(retain_graph=True)
+    by_hand = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm().item()
+    assert by_hand == pytest.approx(metrics[1]["grad_norm"], rel=1e-3)
+    assert by_hand == pytest.approx(other[1]["grad_norm"], rel=1e-3)
 
 
 def test_environment_tokens_have_no_loss(tiny_policy, tmp_path):
