@@ -1,104 +1,179 @@
 """
-Totals over scored turns: question match, interaction match, by turn, by hardness, partial averages.
+Scores over dialogues, made of verdicts on single turns.
 
-As the official totals count: a null verdict (the official evaluator would have stopped) is wrong in `ex` and `em`, an
-interaction is right when all its turns are, turn buckets are 1, 2, 3, 4 and >4. Beside them stand the figures that the
-official program does not give: sound EM, EX without the turns whose gold failed, EX over turns whose gold returns
-something, and how many matches are two empty results.
+Question match is the share of turns that are right, interaction match the share of dialogues all of whose turns are;
+each by EX (`ex`, `interaction_ex`) and by EM (`em`, `interaction_em`), as the official evaluator counts them.
+
+A turn on which the official evaluator stops (its gold does not run, or cannot be read) is no wrong answer: `ex` and
+`em` leave such turns out. Beside them `ex_all` and `em_all` count them as wrong, over all turns. The counts are there
+too, so that either can be checked. A share of nothing is None, never 0.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evaluation.set_match import PARTS
 from evaluation.verdicts import Verdict
 
-TURN_BUCKETS = ("1", "2", "3", "4", ">4")
-HARDNESS = ("easy", "medium", "hard", "extra")
+TURNS = ("1", "2", "3", "4", ">4")
+LEVELS = ("easy", "medium", "hard", "extra")
 
 
 @dataclass(frozen=True)
 class ScoredTurn:
-    """A turn (numbered from 1) of a dialogue with the verdict on its prediction."""
+    """
+    One turn and what is said of its prediction (fields of `evaluation.verdicts.Verdict`). `turn` counts from 1; None
+    for a turn of which only the pair is known: it counts neither by turn nor towards an interaction.
+    """
 
     dialogue_id: str
-    turn: int
+    turn: int | None
     db_id: str
-    verdict: Verdict
+    em: bool | None
+    ex: bool | None
+    em_sound: bool | None = None
+    ex_keep_distinct: bool | None = None
+    hardness: str | None = None
+    partial: Mapping[str, list[int]] | None = None
+    status: str = ""
+    both_empty: bool = False
+    gold_empty: bool = False
+    gold: str = ""
+    pred: str | None = None
 
     @classmethod
-    def from_verdict(cls, dialogue_id: str, turn: int, db_id: str, verdict: Verdict) -> "ScoredTurn":
-        return cls(dialogue_id, turn, db_id, verdict)
+    def from_verdict(
+        cls, dialogue_id: str, turn: int | None, db_id: str, verdict: Verdict, gold: str = "", pred: str | None = None
+    ) -> "ScoredTurn":
+        return cls(
+            dialogue_id,
+            turn,
+            db_id,
+            em=verdict.em,
+            ex=verdict.ex,
+            em_sound=verdict.em_sound,
+            ex_keep_distinct=verdict.ex_keep_distinct,
+            hardness=verdict.hardness,
+            partial=verdict.partial,
+            status=verdict.status,
+            both_empty=verdict.both_empty,
+            gold_empty=verdict.gold_empty,
+            gold=gold,
+            pred=pred,
+        )
 
-    @property
-    def bucket(self) -> str:
-        return str(self.turn) if self.turn <= 4 else ">4"
 
-
-def totals(turns: Iterable[ScoredTurn]) -> dict[str, Any]:
-    """All totals as plain JSON values; shares lie between 0 and 1 and are 0.0 for an empty group."""
-    scored = list(turns)
-    dialogues: dict[str, list[ScoredTurn]] = defaultdict(list)
-    for turn in scored:
-        dialogues[turn.dialogue_id].append(turn)
-    verdicts = [turn.verdict for turn in scored]
-    gradable = [verdict for verdict in verdicts if verdict.ex is not None]
-    not_empty = [verdict for verdict in gradable if not verdict.gold_empty]
+def totals(scored: Iterable[ScoredTurn]) -> dict[str, Any]:
+    """
+    All totals, as plain JSON values: the keys of `question_match` and `interaction_match`; `by_turn` and `by_hardness`,
+    group to `question_match` (groups that occur); `partial`, "all" and each level to `partial_averages`; `statuses`,
+    how many turns have each.
+    """
+    turns = list(scored)
+    by_hardness = _groups(turns, LEVELS, lambda turn: turn.hardness)
     return {
-        **_rates(verdicts),
-        "dialogues": len(dialogues),
-        "interaction_ex": _share(all(turn.verdict.ex is True for turn in own) for own in dialogues.values()),
-        "interaction_em": _share(all(turn.verdict.em is True for turn in own) for own in dialogues.values()),
-        "ex_gold_runs": _share(verdict.ex is True for verdict in gradable),
-        "gold_failed": len(verdicts) - len(gradable),
-        "ex_gold_not_empty": _share(verdict.ex is True for verdict in not_empty),
-        "both_empty": sum(verdict.both_empty for verdict in verdicts),
-        "em_raised": sum(verdict.em is None for verdict in verdicts),
-        "by_turn": _groups(scored, lambda turn: turn.bucket, TURN_BUCKETS),
-        "by_hardness": _groups(scored, lambda turn: turn.verdict.hardness or "unknown", (*HARDNESS, "unknown")),
-        "partial": partial_averages(verdicts),
+        **question_match(turns),
+        **interaction_match(turns),
+        "by_turn": {name: question_match(group) for name, group in _groups(turns, TURNS, _bucket).items()},
+        "by_hardness": {name: question_match(group) for name, group in by_hardness.items()},
+        "partial": {name: partial_averages(group) for name, group in {"all": turns, **by_hardness}.items()},
+        "statuses": dict(sorted(Counter(turn.status for turn in turns).items())),
     }
 
 
-def _groups(turns: Sequence[ScoredTurn], name: Any, order: Sequence[str]) -> dict[str, dict[str, Any]]:
-    groups: dict[str, list[Verdict]] = defaultdict(list)
+def question_match(turns: Sequence[ScoredTurn]) -> dict[str, Any]:
+    """
+    Shares of turns. `ex`, `em`: of the turns that can be graded; `ex_all`, `em_all`: of all turns; `ex_right`,
+    `em_right`: the counts; `ex_ungraded`, `em_ungraded`: turns left out. `em_sound`, `ex_keep_distinct`: as their names
+    say. `both_empty`: matches in which both results are empty; `gold_empty`: turns whose gold returns nothing, and
+    `ex_gold_not_empty` is EX without them. `no_answer`: turns without a prediction (wrong).
+    """
+    not_empty = [turn for turn in turns if not turn.gold_empty]
+    return {
+        "turns": len(turns),
+        **_match("ex", [turn.ex for turn in turns]),
+        **_match("em", [turn.em for turn in turns]),
+        "em_sound": _share([turn.em_sound for turn in turns]),
+        "ex_keep_distinct": _share([turn.ex_keep_distinct for turn in turns]),
+        "ex_gold_not_empty": _share([turn.ex for turn in not_empty]),
+        "gold_empty": len(turns) - len(not_empty),
+        "both_empty": sum(turn.both_empty and turn.ex is True for turn in turns),
+        "no_answer": sum(turn.status == "no_answer" for turn in turns),
+    }
+
+
+def interaction_match(turns: Sequence[ScoredTurn]) -> dict[str, Any]:
+    """
+    Shares of dialogues whose turns are all right. `interaction_ex`, `interaction_em`: turns that cannot be graded are
+    left out, and dialogues that have no other turn; with `_all` they count as wrong, as in the official totals.
+    """
+    dialogues: dict[str, list[ScoredTurn]] = {}
     for turn in turns:
-        groups[name(turn)].append(turn.verdict)
-    return {group: _rates(groups[group]) for group in order if group in groups}
+        if turn.turn is not None:
+            dialogues.setdefault(turn.dialogue_id, []).append(turn)
+    result: dict[str, Any] = {"dialogues": len(dialogues)}
+    for name in ("ex", "em"):
+        verdicts = [[getattr(turn, name) for turn in group] for group in dialogues.values()]
+        graded = [[verdict for verdict in group if verdict is not None] for group in verdicts]
+        result[f"interaction_{name}"] = _share([all(group) for group in graded if group])
+        result[f"interaction_{name}_all"] = _share([all(group) for group in verdicts])
+        result[f"interaction_{name}_right"] = sum(all(group) for group in verdicts)
+    return result
 
 
-def _rates(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def partial_averages(turns: Iterable[ScoredTurn]) -> dict[str, dict[str, Any]]:
+    """
+    Per part of EM: `accuracy` over pairs whose prediction has the clause (`accuracy_count` of them), `recall` over
+    pairs whose gold has it (`recall_count`), 0 where there is none; `f1` of the two averages, 1 if both are 0. These
+    conventions are the official evaluator's.
+    """
+    scores = [turn.partial for turn in turns if turn.partial is not None]
+    averages = {}
+    for part in PARTS:
+        predicted = [score[part][0] for score in scores if score[part][4] > 0]
+        asked = [score[part][1] for score in scores if score[part][3] > 0]
+        accuracy = sum(predicted) / len(predicted) if predicted else 0.0
+        recall = sum(asked) / len(asked) if asked else 0.0
+        f1 = 2.0 * accuracy * recall / (accuracy + recall) if accuracy or recall else 1.0
+        averages[part] = {
+            "accuracy": accuracy,
+            "recall": recall,
+            "f1": f1,
+            "accuracy_count": len(predicted),
+            "recall_count": len(asked),
+        }
+    return averages
+
+
+def _match(name: str, verdicts: Sequence[bool | None]) -> dict[str, Any]:
+    right = sum(verdict is True for verdict in verdicts)
     return {
-        "turns": len(verdicts),
-        "ex": _share(verdict.ex is True for verdict in verdicts),
-        "em": _share(verdict.em is True for verdict in verdicts),
-        "em_sound": _share(verdict.em_sound is True for verdict in verdicts),
+        name: _share(verdicts),
+        f"{name}_all": right / len(verdicts) if verdicts else None,
+        f"{name}_right": right,
+        f"{name}_ungraded": sum(verdict is None for verdict in verdicts),
     }
 
 
-def _share(values: Iterable[bool]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else 0.0
+def _share(verdicts: Sequence[bool | None]) -> float | None:
+    graded = [verdict for verdict in verdicts if verdict is not None]
+    return sum(graded) / len(graded) if graded else None
 
 
-def partial_averages(verdicts: Iterable[Verdict]) -> dict[str, dict[str, float]]:
-    """
-    Per clause: `acc` over pairs whose prediction has the clause, `rec` over pairs whose gold has it, `f1` of the two
-    averages (1.0 when both are 0, as the official program says).
-    """
-    acc: dict[str, list[int]] = defaultdict(list)
-    rec: dict[str, list[int]] = defaultdict(list)
-    for verdict in verdicts:
-        partial: Mapping[str, list[int]] = verdict.partial or {}
-        for clause, (right, _, _, gold_count, pred_count) in partial.items():
-            acc[clause] += [right] if pred_count > 0 else []
-            rec[clause] += [right] if gold_count > 0 else []
-    return {clause: _averages(acc[clause], rec[clause]) for clause in dict.fromkeys([*acc, *rec])}
+def _bucket(turn: ScoredTurn) -> str | None:
+    if turn.turn is None:
+        return None
+    return str(turn.turn) if turn.turn <= 4 else ">4"
 
 
-def _averages(acc: Sequence[int], rec: Sequence[int]) -> dict[str, float]:
-    precision = sum(acc) / len(acc) if acc else 0.0
-    recall = sum(rec) / len(rec) if rec else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 1.0
-    return {"acc": precision, "rec": recall, "f1": f1}
+def _groups(
+    turns: Iterable[ScoredTurn], names: Sequence[str], name_of: Callable[[ScoredTurn], str | None]
+) -> dict[str, list[ScoredTurn]]:
+    groups: dict[str, list[ScoredTurn]] = {name: [] for name in names}
+    for turn in turns:
+        name = name_of(turn)
+        if name in groups:
+            groups[name].append(turn)
+    return {name: group for name, group in groups.items() if group}
