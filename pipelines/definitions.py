@@ -5,7 +5,6 @@ import dagster as dg
 from assets.checks import lineage_checks
 from assets.lineage import lineage_assets
 from pipelines.jobs import lineage_job
-from pipelines.terminal import terminal_logger
 from text2sql.config import Settings
 
 settings = Settings.from_environment()
@@ -16,5 +15,4 @@ defs = dg.Definitions(
     # One process for the steps of a run: model stages are processes of their own already, and each further
     # Python with Dagster in it costs seconds and memory on a small machine.
     executor=dg.in_process_executor,
-    loggers={"console": terminal_logger},
 )

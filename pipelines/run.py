@@ -8,6 +8,7 @@ import psutil
 
 from pipelines.definitions import defs
 from pipelines.jobs import LINEAGE_JOB
+from pipelines.terminal import terminal_logger
 from stages.plan import Plan
 from stages.tracking import check
 from text2sql.config import Settings, load_profile
@@ -29,9 +30,15 @@ def run_lineage(experiment: str, settings: Settings) -> int:
     started = time.monotonic()
     with dagster_instance(settings) as instance:
         close_dead_runs(instance)
-        job = defs.resolve_job_def(LINEAGE_JOB)
+        job = defs.resolve_job_def(LINEAGE_JOB).with_logger_defs({"console": terminal_logger})
         tags = {_OWNER_TAG: owner(), "experiment": experiment}
-        result = job.execute_in_process(instance=instance, partition_key=experiment, tags=tags, raise_on_error=False)
+        result = job.execute_in_process(
+            instance=instance,
+            partition_key=experiment,
+            tags=tags,
+            run_config={"loggers": {"console": {}}},
+            raise_on_error=False,
+        )
         failed = [event for event in result.all_events if event.is_step_failure]
     seconds = time.monotonic() - started
     if not result.success:

@@ -18,6 +18,8 @@ class _StageLines(logging.Handler):
     def _line(self, record: logging.LogRecord, meta: dict[str, object]) -> str | None:
         event = meta.get("dagster_event")
         if not isinstance(event, dg.DagsterEvent):
+            if record.levelno < logging.INFO:
+                return None
             return f"    {meta.get('orig_message') or record.getMessage()}"
         if event.is_step_start:
             return f"▶ {event.step_key}"
@@ -35,6 +37,6 @@ class _StageLines(logging.Handler):
 
 @dg.logger(config_schema={}, description="A line per stage on the terminal.")
 def terminal_logger(_: dg.InitLoggerContext) -> logging.Logger:
-    logger = logging.Logger("lineage", logging.INFO)
+    logger = logging.Logger("lineage", logging.DEBUG)
     logger.addHandler(_StageLines())
     return logger

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from evaluation.execution_match import GOLD_LIMITS
 from evaluation.items import read_items
 from evaluation.verdicts import Scorer
 from text2sql.artifacts import Artifact
@@ -91,9 +92,8 @@ class StageContext:
 
     @property
     def gold_limits(self) -> Limits:
-        """Gold gets its own, longer deadline: a slow gold is a fault of the benchmark, not of a prediction."""
-        settings = self.profile.executor
-        return Limits(timeout_seconds=settings.gold_timeout_seconds, max_rows=settings.max_rows)
+        """Gold gets limits of its own: a slow or large gold is a fault of the benchmark, not of a prediction."""
+        return replace(GOLD_LIMITS, timeout_seconds=self.profile.executor.gold_timeout_seconds)
 
 
 def has_policy(folder: Path) -> bool:

@@ -35,7 +35,7 @@ def make_report(context: StageContext) -> dict[str, Any]:
         ]
     )
     (context.out / "report.md").write_text(text, encoding="utf-8")
-    context.say(text)
+    context.say(f"{len(rows)} policies compared in report.md")
     figures = {row["policy"]: {key: row[key] for key in ("ex", "em", "interaction_ex", "tool_calls")} for row in rows}
     return {**figures, "coverage": {name: values["coverage"] for name, values in coverage.items()}}
 
