@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import pickle
+import select
 import subprocess
 import sys
 import threading
@@ -76,7 +77,9 @@ class Executor:
         self, queries: Sequence[tuple[str, Path | str]], *, limits: Limits | None = None
     ) -> list[Execution]:
         """The same for many statements, in their order, by one worker and with one message to it."""
-        jobs = [self._job(sql, database, limits or self.limits) for sql, database in queries]
+        limits = limits or self.limits
+        blank = {database: self._job("", database, limits) for _, database in queries}  # one look at each file
+        jobs = [blank[database]._replace(sql=sql) for sql, database in queries]
         known = [self._cache.get(job) for job in jobs]
         fresh = iter(self._run(list(dict.fromkeys(job for job, found in zip(jobs, known, strict=True) if not found))))
         ran: dict[Job, Execution] = {}
@@ -235,13 +238,15 @@ class _Worker:
         finally:
             theirs.close()
         self._connection = ours
+        self._answered = select.poll()
+        self._answered.register(ours.fileno(), select.POLLIN)
         self.usable = True
         self._await_start()
 
     def _await_start(self) -> None:
         """The deadline of a statement must not include the start of its worker, slow on a busy machine."""
         try:
-            if self._connection.poll(START_SECONDS):
+            if self._answered.poll(START_SECONDS * 1000):
                 self._connection.recv_bytes()
                 return
             problem = f"did not start within {START_SECONDS} s"
@@ -262,7 +267,7 @@ class _Worker:
             self._connection.send_bytes(pickle.dumps(jobs, protocol=5))
             for job in jobs:
                 patience = job.limits.timeout_seconds + GRACE_SECONDS
-                if not self._connection.poll(patience):
+                if not self._answered.poll(patience * 1000):
                     self.usable = False
                     yield job, Answer(Execution("timeout", (), (), patience, stopped(job.limits)), repeatable=False)
                     return

@@ -17,6 +17,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _NAME = re.compile(r'"([^\W\d]\w*)"\Z')
+_SURE_VALUE = re.compile(r'(?:[=<>]|\blike)\s*"[^"]*"', re.IGNORECASE)
 _BEFORE_VALUES = frozenset({"=", "==", "!=", "<>", "<", ">", "<=", ">=", "||"}) | frozenset(
     {"like", "glob", "regexp", "match", "is", "not", "between", "and", "or", "then", "else", "escape", "values", "as"}
 )
@@ -26,6 +27,8 @@ _MOST_WORDS = 8  # each is one more statement to compile
 
 def misread_words(sql: str, connection: sqlite3.Connection, column_names: Callable[[], list[str]]) -> str | None:
     """The hint for a statement that ran, None where there is nothing to say."""
+    if '"' not in _SURE_VALUE.sub("", sql):  # the common case, quickly
+        return None
     words: dict[str, None] = {}
     for start, end, word in _suspects(sql):
         if len(words) < _MOST_WORDS and word not in words and _read_as_text(sql, start, end, word, connection):

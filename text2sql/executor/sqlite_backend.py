@@ -23,13 +23,8 @@ from text2sql.executor.result import Answer, Execution, Limits, Row, Status, sto
 
 STEPS_BETWEEN_CHECKS = 2000  # of SQLite's virtual machine: some 20 microseconds
 
-_SELECT, _READ, _FUNCTION, _PRAGMA, _RECURSIVE = (
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_PRAGMA,
-    sqlite3.SQLITE_RECURSIVE,
-)
+_OK = sqlite3.SQLITE_OK
+_ALWAYS_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 _READING_PRAGMAS = frozenset(
     {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
 )
@@ -129,23 +124,19 @@ class SqliteBackend:
         return "error", message
 
     def _authorize(self, action: int, first: str | None, second: str | None, _: str | None, __: str | None) -> int:
-        if action in (_SELECT, _READ, _RECURSIVE):
-            return sqlite3.SQLITE_OK
-        if action == _FUNCTION and second and second.lower() not in _FORBIDDEN_FUNCTIONS:
-            if second.lower() in _UNREPEATABLE_FUNCTIONS:
+        if action in _ALWAYS_READING:  # nearly all calls: one for each column a statement reads
+            return _OK
+        if action == sqlite3.SQLITE_FUNCTION and second and (name := second.lower()) not in _FORBIDDEN_FUNCTIONS:
+            if name in _UNREPEATABLE_FUNCTIONS:
                 self._repeatable = False
-            return sqlite3.SQLITE_OK
-        if action == _PRAGMA and first and first.lower() in _READING_PRAGMAS:
-            return sqlite3.SQLITE_OK
+            return _OK
+        if action == sqlite3.SQLITE_PRAGMA and first and first.lower() in _READING_PRAGMAS:
+            return _OK
         if action == sqlite3.SQLITE_UPDATE and first == "sqlite_master":
             # SQLite announces this when json_each, pragma_table_info and the like are used for the first time; it
             # refuses a statement that really wants it by itself
-            return sqlite3.SQLITE_OK
-        name = second if action == _FUNCTION else first
-        what = " ".join(filter(None, (_ACTIONS.get(action, "this statement"), name)))
-        if first in ("sqlite_master", "sqlite_temp_master"):
-            what = "a change of the schema"
-        self._refused = self._refused or what
+            return _OK
+        self._refused = self._refused or _refusal(action, first, second)
         return sqlite3.SQLITE_DENY
 
     def _column_names(self) -> list[str]:
@@ -160,6 +151,13 @@ class SqliteBackend:
                     found[column[0]] = None
             self._columns = list(found)
         return self._columns
+
+
+def _refusal(action: int, first: str | None, second: str | None) -> str:
+    if first in ("sqlite_master", "sqlite_temp_master"):
+        return "a change of the schema"
+    name = second if action == sqlite3.SQLITE_FUNCTION else first
+    return " ".join(filter(None, (_ACTIONS.get(action, "this statement"), name)))
 
 
 def _marshalled_bytes(rows: Sequence[Row]) -> int:

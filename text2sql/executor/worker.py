@@ -60,7 +60,7 @@ class _Databases:
         self._open: OrderedDict[str, tuple[tuple[int, ...], Backend]] = OrderedDict()
         self._only_sqlite = True
         self._mapped_at_start = _mapped_bytes()
-        self._most_memory = resource.getrlimit(resource.RLIMIT_AS)[0]
+        self._bound = self._most_memory = resource.getrlimit(resource.RLIMIT_AS)[0]
 
     def answer(self, job: Job) -> Answer:
         try:
@@ -88,7 +88,7 @@ class _Databases:
             self._drop(next(iter(self._open)))
         if backend_name(job.database) != "sqlite":
             self._only_sqlite = False
-            _bound_memory(self._most_memory)  # libraries are loaded now, and they map what they like
+            self._bound_memory(self._most_memory)  # libraries are loaded now, and they map what they like
         backend = open_backend(job)
         self._open[job.database] = (job.version, backend)
         return backend
@@ -101,13 +101,14 @@ class _Databases:
         """What the process has mapped without the job, plus the job's share. DuckDB keeps to a limit of its own."""
         if backend_name(job.database) != "duckdb":
             mapped = self._mapped_at_start if self._only_sqlite else _mapped_bytes()
-            _bound_memory(mapped + job.limits.memory_bytes)
+            self._bound_memory(mapped + job.limits.memory_bytes)
 
-
-def _bound_memory(limit: int) -> None:
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    with contextlib.suppress(ValueError, OSError):  # not every system can bound it
-        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    def _bound_memory(self, limit: int) -> None:
+        if limit != self._bound:
+            self._bound = limit
+            most = resource.getrlimit(resource.RLIMIT_AS)[1]
+            with contextlib.suppress(ValueError, OSError):  # not every system can bound it
+                resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def _mapped_bytes() -> int:
