@@ -19,8 +19,8 @@ STYLES = 5
 STYLE_WEIGHTS = (3, 3, 1, 2, 1)
 TYPED_STYLES = (2, 4)  # a small first letter, no stop or question mark at the end
 COURTEOUS_STYLES = (3, 4)
-GREETINGS = ("Hi! ", "Hello. ", "Good morning. ", "Hi there. ")
-COURTESIES = ("Okay. ", "Thanks. ", "Good. ", "Thank you. ", "Great. ")
+GREETINGS = ("Hi", "Hello", "Good morning", "Hi there")
+COURTESIES = ("Okay", "Thanks", "Good", "Thank you", "Great")
 CHANGES = ("Something else: ", "Another question. ", "Now a different question. ", "Next: ")
 
 
@@ -42,7 +42,8 @@ class Wording:
         frame, style = self._combination(step)
         text = self._sentence(step, frame, style)
         if style in COURTEOUS_STYLES:
-            return self.rng.choice(GREETINGS if position == 0 else COURTESIES) + text
+            courtesy = self.rng.choice(GREETINGS if position == 0 else COURTESIES)
+            return courtesy + ". " + text if style not in TYPED_STYLES else courtesy.lower() + ", " + text
         if position and step.before is None and style not in TYPED_STYLES:
             return self.rng.choice(CHANGES) + text
         return text
