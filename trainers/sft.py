@@ -45,6 +45,9 @@ from trainers.rows import IGNORED, TrainingRow, read_rows, training_order, usabl
 
 log = logging.getLogger(__name__)
 
+CPU_ROWS = 8
+"""Rows per forward pass on a CPU, at most: 8 sorted rows are a third faster than 32 at once, and the sum is the same."""
+
 LOGGED = {
     "loss": "loss",
     "learning_rate": "learning_rate",
@@ -137,7 +140,9 @@ def train_sft(
     trainer.be_quiet()
     if validation:
         checked = usable_rows(validation, max_tokens=limit, vocabulary=model.config.vocab_size).rows
-        trainer.add_callback(ValidationLoss(trainer, checked, collator, settings.batch_size, on_metrics))
+        trainer.add_callback(
+            ValidationLoss(trainer, checked, collator, arguments.per_device_train_batch_size, on_metrics)
+        )
     trainer.add_callback(ReportMetrics(on_metrics, speed.named))
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=str(resumed_from) if resumed_from else None)
@@ -155,10 +160,14 @@ def train_sft(
 
 
 def _arguments(settings: SFTSettings, seed: int, work: Path) -> SFTConfig:
+    machine = device_arguments()
+    micro = settings.batch_size
+    if machine["use_cpu"]:
+        micro = max(size for size in range(1, CPU_ROWS + 1) if settings.batch_size % size == 0)
     return SFTConfig(
         output_dir=str(work),
-        per_device_train_batch_size=settings.batch_size,
-        gradient_accumulation_steps=settings.gradient_accumulation,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=settings.gradient_accumulation * settings.batch_size // micro,
         num_train_epochs=1,  # `training_order` lays all epochs out in one list
         learning_rate=settings.learning_rate,
         lr_scheduler_type=settings.scheduler,
@@ -177,7 +186,7 @@ def _arguments(settings: SFTSettings, seed: int, work: Path) -> SFTConfig:
         report_to="none",
         ddp_find_unused_parameters=False,
         seed=seed,
-        **device_arguments(),
+        **machine,
     )
 
 
