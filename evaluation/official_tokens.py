@@ -22,17 +22,19 @@ import re
 
 END = ""  # stands after the last token, so that looking one token ahead never fails
 
-_STAND_ALONE = re.compile(r"\.{2,}|``|`|--|[][(){}<>*;%&@#$?!«“‘„»”’\u2012-\u2015]")
-_COMMA = re.compile(r"([:,])([^\d])")
+_ALONE = "][(){}<>*;%&@#$?!«“‘„»”’\u2012-\u2015"
+_TOKEN = re.compile(rf"(?:[^{_ALONE}`,:.\s-]++|[,:](?=\d)|-(?!-)|\.(?!\.))+|[{_ALONE}]|``|`|--|\.\.+|[,:]")
+_STOP = re.compile(r"\.(?!\w)")
 _FINAL_STOP = re.compile(r"""(?<=[^.])\.(?=[\])}>'"»”’ ]*$)""")
 _INNER_STOP = re.compile(r"([^\s()\[\]{}*@;:!?,&#`-]*[^\s()\[\]{}*@;:!?,&#`.-])\.(?=([)\]}*@(\[{;:!?])|\s+(\S))")
 _NUMBER_OR_LETTER = re.compile(r"[.\d][\d.]*|[a-zA-Z]")
 _ABBREVIATIONS = frozenset("cdefghklmnprstvw")  # the single letters that its language model knows as abbreviations
-_CONTRACTION = re.compile(r"\b(can)(not)\b|\b(gim|lem)(me)\b|\b(gon|wan)(na)\b|\b(got)(ta)\b")
+_CONTRACTIONS = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
+_CONTRACTION = re.compile(r"\b(?:(can)(not)|(gim|lem)(me)|(gon|wan)(na)|(got)(ta))\b")
 
 
 class UnreadableError(Exception):
-    """The official parser cannot read a text. The message says what stands in its way and at which word."""
+    """The official parser cannot read a text. The message says what stands in its way and at which token."""
 
 
 def tokenize(text: str) -> list[str]:
@@ -61,15 +63,12 @@ def tokenize(text: str) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    if "." in text:
+    if _STOP.search(text):
         text = _FINAL_STOP.sub(" . ", _INNER_STOP.sub(_split_stop, text))
-    text = _COMMA.sub(r" \1 \2", text)
-    if text.endswith((",", ":")):
-        text = f"{text[:-1]} {text[-1]}"
-    text = _STAND_ALONE.sub(r" \g<0> ", text).lower()
-    if _CONTRACTION.search(text):
-        text = _CONTRACTION.sub(lambda match: " ".join(part for part in match.groups() if part), text)
-    return text.split()
+    text = text.lower()
+    if any(word in text for word in _CONTRACTIONS):
+        text = _CONTRACTION.sub(lambda match: " ".join(filter(None, match.groups())), text)
+    return _TOKEN.findall(text)
 
 
 def _split_stop(match: re.Match[str]) -> str:
