@@ -5,7 +5,10 @@ from collections import OrderedDict
 
 from text2sql.executor.result import Answer, Execution, Job
 
-ENTRY_BYTES = 1000  # what an entry takes beside its cells and texts, roughly
+# what Python takes beside the cells' own content, roughly
+ENTRY_BYTES = 1000
+ROW_BYTES = 56
+CELL_BYTES = 40
 
 
 class AnswerCache:
@@ -30,12 +33,14 @@ class AnswerCache:
 
     def put(self, job: Job, answer: Answer) -> None:
         """An answer that alone would take more than a quarter of the room is not kept."""
-        size = answer.size + len(job.sql) + ENTRY_BYTES
+        execution = answer.execution
+        rows = len(execution.rows) * (ROW_BYTES + CELL_BYTES * len(execution.columns))
+        size = answer.size + rows + len(job.sql) + ENTRY_BYTES
         if size > self._max_bytes // 4:
             return
         with self._lock:
             replaced = self._entries.pop(job, None)
-            self._entries[job] = (answer.execution, size)
+            self._entries[job] = (execution, size)
             self._bytes += size - (replaced[1] if replaced else 0)
             while self._bytes > self._max_bytes:
                 self._bytes -= self._entries.popitem(last=False)[1][1]

@@ -5,7 +5,7 @@ Executor: a bounded pool of worker processes that run SQL read-only, each statem
         execution = executor.execute("SELECT count(*) FROM singer", Path("concert_singer.sqlite"))
 
 A statement that fails is data (`Execution.status`). DatabaseError: the file is missing or is no database.
-InfrastructureError: the machine failed, also at a second try. Workers start when they are first needed, hold no lock,
+InfrastructureError: the machine failed, also when tried again. Workers start when they are first needed, hold no lock,
 import nothing of the caller (safe beside torch), are killed and replaced when a deadline passes unanswered, and end
 with their parent. All methods may be called from several threads; after a fork the child gets workers of its own.
 """
@@ -36,13 +36,13 @@ from text2sql.executor.result import Answer, Execution, Job, Limits, stopped, un
 
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
 START_SECONDS = 60
-TRIES = 2
+TRIES = 3
 CLOSED = "The executor is closed; make a new one."
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class WorkerLostError(Exception):
-    """The worker process ended instead of answering."""
+    """A worker process ended instead of answering, or did not start."""
 
 
 class Executor:
@@ -249,11 +249,11 @@ class _Worker:
             if self._answered.poll(START_SECONDS * 1000):
                 self._connection.recv_bytes()
                 return
-            problem = f"did not start within {START_SECONDS} s"
+            problem = f"not started within {START_SECONDS} s"
         except (EOFError, OSError):
-            problem = f"ended while starting (exit status {self._process.wait()}; its own words are on standard error)"
+            problem = f"exit status {self._process.wait()} while starting; its own words are on standard error"
         self.stop()
-        raise InfrastructureError(f"A worker process of the executor {problem}.")
+        raise WorkerLostError(problem)
 
     def alive(self) -> bool:
         return self._process.poll() is None

@@ -1,0 +1,162 @@
+"""
+Does the executor stay well under load? Descriptors, processes and memory over time with 500 executions in flight.
+
+    python benchmarks/soak.py [--seconds 60] [--workers 4] [--in-flight 500]
+
+The mix: statements that run, fail, return too much, repeat, sort more than they may, and (one in 200) never end; now and
+then a worker is killed from outside. Prints a line at the start (pool warm), in the middle, at the end and after
+closing. Exit status 1 if descriptors or processes grew, or an answer was not what it should be.
+"""
+
+import argparse
+import asyncio
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from text2sql.executor import Executor, Limits
+
+LIMITS = Limits(timeout_seconds=1.0, max_rows=1000, memory_bytes=128 * 2**20)
+ENDLESS = "WITH RECURSIVE r(n) AS (SELECT {seed} UNION ALL SELECT n+1 FROM r) SELECT max(n) FROM r"
+HUNGRY = (
+    "WITH RECURSIVE r(n, x) AS (SELECT {seed}, zeroblob(1000000) UNION ALL SELECT n+1, zeroblob(1000000) FROM r LIMIT 400)"
+    " SELECT n FROM r ORDER BY x"
+)
+# statement, status, share
+MIX = (
+    ("SELECT count(*) FROM item WHERE price > {seed} % 97", "ok", 100),
+    ("SELECT * FROM item WHERE id = 1 + {seed} % 500", "ok", 60),
+    ("SELECT name FROM item WHERE id = -{seed}", "empty", 20),
+    ("SELECT nothing_{seed} FROM item", "error", 20),
+    ("DELETE FROM item WHERE id = {seed}", "error", 10),
+    ("SELECT a.id FROM item a, item b WHERE a.id <> {seed}", "too_large", 10),
+    ("SELECT 1", "ok", 20),
+    (ENDLESS, "timeout", 1),
+    (HUNGRY, "too_large", 1),
+)
+
+
+@dataclass
+class Sample:
+    """Of this process and its workers, at one moment."""
+
+    label: str
+    descriptors: int
+    workers: int
+    worker_descriptors: int
+    resident: int
+    worker_resident: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label:>12}: {self.descriptors} descriptors, {self.resident / 2**20:.0f} MiB;"
+            f" {self.workers} workers with {self.worker_descriptors} descriptors,"
+            f" largest {self.worker_resident / 2**20:.0f} MiB"
+        )
+
+
+@dataclass
+class Tally:
+    answers: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    kills: int = 0
+
+
+def sample(label: str) -> Sample:
+    me = psutil.Process()
+    numbers = []
+    for child in me.children():
+        try:
+            numbers.append((child.num_fds(), child.memory_info().rss))
+        except psutil.Error:  # it ended just now
+            continue
+    return Sample(
+        label,
+        me.num_fds(),
+        len(numbers),
+        sum(descriptors for descriptors, _ in numbers),
+        me.memory_info().rss,
+        max((resident for _, resident in numbers), default=0),
+    )
+
+
+async def client(executor: Executor, database: Path, tally: Tally, rng: random.Random, until: float) -> None:
+    """One after the other, as an episode does."""
+    weights = [share for _, _, share in MIX]
+    while time.monotonic() < until:
+        statement, expected, _ = rng.choices(MIX, weights)[0]
+        execution = await executor.aexecute(statement.format(seed=rng.randrange(10**6)), database)
+        tally.answers[execution.status] += 1
+        # on a machine under load any statement may be late
+        if execution.status not in (expected, "timeout"):
+            tally.wrong.append(f"{statement}: {execution.status} ({execution.message}), expected {expected}")
+
+
+async def killer(tally: Tally, rng: random.Random, until: float) -> None:
+    while time.monotonic() < until - 2:
+        await asyncio.sleep(5)
+        with suppress(psutil.Error, IndexError):  # it ended by itself, or there is none just now
+            rng.choice(psutil.Process().children()).kill()
+            tally.kills += 1
+
+
+async def soak(executor: Executor, database: Path, seconds: float, in_flight: int) -> tuple[Tally, list[Sample]]:
+    rng, tally = random.Random(0), Tally()
+    await asyncio.gather(*(executor.aexecute(f"SELECT {n}", database) for n in range(in_flight)))
+    samples = [sample("start")]
+    until = time.monotonic() + seconds
+    clients = [client(executor, database, tally, random.Random(rng.random()), until) for _ in range(in_flight)]
+    running = asyncio.gather(*clients, killer(tally, rng, until))
+    await asyncio.sleep(seconds / 2)
+    samples.append(sample("middle"))
+    await running
+    samples.append(sample("end"))
+    return tally, samples
+
+
+def write_database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price REAL);
+           INSERT INTO item WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM r WHERE n < 500)
+           SELECT n, 'item ' || n, n * 1.5 FROM r"""
+    )
+    connection.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Many executions at once for a while; what leaks shows.")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--in-flight", type=int, default=500)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "shop.sqlite"
+        write_database(database)
+        with Executor(LIMITS, workers=arguments.workers) as executor:
+            tally, samples = asyncio.run(soak(executor, database, arguments.seconds, arguments.in_flight))
+        samples.append(sample("closed"))
+        left = [path.name for path in Path(folder).iterdir()]
+    for one in samples:
+        print(one)
+    total = sum(tally.answers.values())
+    print(
+        f"{total:,} answers in {arguments.seconds:g} s, {tally.kills} workers killed from outside: {dict(tally.answers)}"
+    )
+    for text in tally.wrong[:5]:
+        print("wrong:", text)
+    start, _, end, closed = samples
+    grew = end.descriptors > start.descriptors or end.workers > arguments.workers or closed.workers > 0
+    return 1 if grew or tally.wrong or left != ["shop.sqlite"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
