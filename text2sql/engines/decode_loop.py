@@ -16,6 +16,7 @@ import torch
 
 from text2sql.engines.base import Generation, SamplingParams
 from text2sql.engines.kv_cache import Beginning, KeptSequences, SlotCache, prefix_hashes
+from text2sql.errors import EngineError
 
 STEP_TOKENS = 2048
 """About how many prompt tokens one step computes beside the row that it generates for."""
@@ -140,6 +141,8 @@ class DecodeLoop:
             line=line,
         )
         drawn, logprobs = draw(output.logits[0].float(), self.active)
+        if not logprobs.isfinite().all():
+            raise EngineError("the model's logits are not finite: its weights are damaged, or its training diverged")
         for row, token, logprob in zip(self.active, drawn.tolist(), logprobs.tolist(), strict=True):
             row.cached = len(row.token_ids)
             row.token_ids.append(token)

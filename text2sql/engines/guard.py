@@ -27,16 +27,22 @@ def main(command: list[str]) -> int:
         os.setpgrp()
     # Orphans of the command come to this process, so that none is left as somebody else's zombie.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group below
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    select.select([sys.stdin, os.pidfd_open(child.pid)], [], [])
+    signal.signal(signal.SIGTERM, _asked_to_end)
+    with suppress(KeyboardInterrupt):
+        select.select([sys.stdin, os.pidfd_open(child.pid)], [], [])
     status = child.poll() or 0
     end_group()
     return status
 
 
+def _asked_to_end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def end_group() -> None:
     """Ask every other process of this group to end; kill those that are left after a while."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process is in the group too
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline and others():

@@ -195,6 +195,8 @@ class KeptSequences:
     def keep(self, token_ids: Sequence[int], states: torch.Tensor, *, once: bool) -> None:
         """`once`: a finished message, which one request will continue; else a prompt, which many may share."""
         hashes = prefix_hashes(token_ids)
+        if not hashes:
+            return
         keys = hashes[-1:] if once else [*hashes[BLOCK - 1 :: BLOCK], hashes[-1]]
         entry = _Kept(tuple(token_ids), states, tuple(keys), once)
         self._entries[entry] = None

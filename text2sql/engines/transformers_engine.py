@@ -46,20 +46,19 @@ class TransformersEngine:
     async def __aenter__(self) -> Self:
         self._model = load_model(self._policy) if isinstance(self._policy, Path | str) else self._policy
         _refuse_partial_attention(self._model.config)
-        self._borrowed = _generating(self._model)
-        self._borrowed.__enter__()
         self._decoder = DecodeLoop(self._model, self._batch_size, self._keep_bytes)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._arrived: list[Row] = []
         self._futures: dict[Row, asyncio.Future[Generation]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._borrowed = _generating(self._model)
+        self._borrowed.__enter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.wait([self._task])
-        self._worker.shutdown(wait=True)
+        self._worker.shutdown(wait=True)  # lets a step that is running end
         self._borrowed.__exit__(None, None, None)
         del self._decoder, self._model
 

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 GUARD = Path(__file__).with_name("guard.py")
 LONGEST_PAUSE_SECONDS = 8.0
 STOP_SECONDS = 20.0
-_PASSING = {408, 429, 502, 503, 504}
-"""HTTP statuses of a server that is busy or coming back."""
+_PASSING = {408, 429, *range(500, 600)}
+"""HTTP statuses of a server that is busy, coming back, or about to end because its engine died (500)."""
 
 
 class VLLMEngine:
