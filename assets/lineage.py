@@ -58,7 +58,7 @@ def stage_asset(stage: Stage, partitions: dg.StaticPartitionsDefinition) -> dg.A
         kinds=set(stage.kinds),
         pool="gpu" if stage.needs_model else None,
     )
-    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         return materialize_asset(stage.key, context.partition_key, context)
 
     return asset
@@ -71,7 +71,7 @@ def group_of(key: str) -> str:
     return _GROUPS.get(first.split("_")[0], first)
 
 
-def materialize_asset(key: str, experiment: str, context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+def materialize_asset(key: str, experiment: str, context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     """Make or find the stage's artifact and tell Dagster what it is."""
     settings = Settings.from_environment()
     plan = Plan(load_profile(experiment, settings.experiments), settings)

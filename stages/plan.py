@@ -150,7 +150,7 @@ def _round_stages(number: int) -> list[Stage]:
                 "policy": previous_policy,
                 **earlier,
             },
-            ("selection", "sampling.samples", "seed"),
+            ("selection", "sampling.samples", "agent", "seed"),
             needs_model=True,
             kinds=("jsonl", "scikitlearn"),
             description=f"Round {number}: trajectories right by EX and EM, chosen by difficulty; all rounds so far.",
@@ -257,7 +257,7 @@ def _report_stage(profile: Profile, names: list[str]) -> Stage:
         "report",
         "report:make_report",
         inputs,
-        (),
+        ("evaluation.prior",),
         kinds=("markdown",),
         description="All policies side by side, and coverage over rounds.",
     )

@@ -19,7 +19,7 @@ def make_report(context: StageContext) -> dict[str, Any]:
         [
             f"# {context.profile.name}",
             "",
-            f"Benchmark {context.profile.benchmark.name}, prior {_prior(context)}; EX and EM as the official "
+            f"Benchmark {context.profile.benchmark.name}, prior {context.profile.evaluation.prior}; EX and EM as the official "
             "evaluator computes them, on the turns of dev that can be graded.",
             "",
             *_markdown(rows),
@@ -40,10 +40,6 @@ def make_report(context: StageContext) -> dict[str, Any]:
     return {**figures, "coverage": {name: values["coverage"] for name, values in coverage.items()}}
 
 
-def _prior(context: StageContext) -> str:
-    return context.profile.evaluation.prior or context.profile.agent.prior
-
-
 def _row(name: str, metrics: Any, coverage: Any) -> dict[str, Any]:
     keys = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered", "tool_calls", "turns")
     return {"policy": name, **{key: metrics[key] for key in keys}, "coverage": coverage and coverage["coverage"]}
@@ -53,7 +49,7 @@ def _markdown(rows: list[dict[str, Any]]) -> list[str]:
     def cells(row: dict[str, Any]) -> list[str]:
         shares = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered")
         coverage = "" if row["coverage"] is None else f"{row['coverage']:.1%}"
-        return [row["policy"], *(f"{row[key]:.1%}" for key in shares), f"{row['tool_calls']:.2f}", coverage]
+        return [row["policy"], *(_share(row[key]) for key in shares), f"{row['tool_calls']:.2f}", coverage]
 
     lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
     return lines + [f"| {' | '.join(cells(row))} |" for row in rows]

@@ -37,7 +37,7 @@ def make_trajectories(context: StageContext) -> dict[str, Any]:
         temperature=settings.temperature,
         top_p=settings.top_p,
         seed=context.profile.seed * 1000 + number,
-        prior=context.profile.agent.prior,
+        prior="gold",
     )
     return {"solved_before": len(solved), **metrics}
 
@@ -52,7 +52,7 @@ def make_attempts(context: StageContext) -> dict[str, Any]:
         temperature=settings.temperature,
         top_p=1.0,
         seed=context.profile.seed * 1000 + 100,
-        prior=context.profile.agent.prior,
+        prior="gold",
     )
 
 
@@ -75,7 +75,7 @@ def make_predictions(context: StageContext) -> dict[str, Any]:
         temperature=settings.temperature,
         top_p=1.0,
         seed=context.profile.seed * 1000 + 200,
-        prior=settings.prior or agent.prior,
+        prior=settings.prior,
         agent=agent,
     )
 

@@ -26,7 +26,11 @@ def make_scores(context: StageContext) -> dict[str, Any]:
             item = items[trajectory.item_id]
             verdict = scorer.verdict(item.db_id, item.gold, trajectory.final_sql)
             paid = reward(trajectory, item.gold, scorer, context.profile.rewards)
-            scored.append(ScoredTurn.from_verdict(item.dialogue_id, item.turn, item.db_id, verdict))
+            scored.append(
+                ScoredTurn.from_verdict(
+                    item.dialogue_id, item.turn, item.db_id, verdict, item.gold, trajectory.final_sql
+                )
+            )
             rows.append(
                 {
                     **_what_was_asked(item),
@@ -47,10 +51,14 @@ def make_scores(context: StageContext) -> dict[str, Any]:
     answered = sum(trajectory.final_sql is not None for trajectory in trajectories) / max(len(trajectories), 1)
     calls = sum(trajectory.tool_calls for trajectory in trajectories) / max(len(trajectories), 1)
     context.say(
-        f"{context.key}: EX {result['ex']:.1%}, EM {result['em']:.1%}, interactions EX "
-        f"{result['interaction_ex']:.1%}, {len(rows)} turns"
+        f"{context.key}: EX {_percent(result['ex'])}, EM {_percent(result['em'])}, interactions EX "
+        f"{_percent(result['interaction_ex'])}, {len(rows)} turns"
     )
     return {**result, "answered": answered, "tool_calls": calls}
+
+
+def _percent(share: float | None) -> str:
+    return "n/a" if share is None else f"{share:.1%}"
 
 
 def _what_was_asked(item: Item) -> dict[str, Any]:

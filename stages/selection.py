@@ -1,13 +1,18 @@
 """Selection of a round's trajectories, and the curriculum's buckets: what is made of samples by scoring them."""
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from agents.mtsql.agent import MtsqlAgent, replay_matches
 from stages.context import StageContext, write_table
 from stages.sampling import sampled
+from text2sql.chat import ChatCodec
+from text2sql.dialogue import Item
 from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
 from trainers.curriculum import make_buckets as buckets_of
 from trainers.selection import ScoredTrajectory, select
@@ -17,7 +22,8 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     """
     Algorithm 1, S2 and S4: score every sample, keep those right by EX and EM by the difficulty rule, add them to the
     rounds before, and list what is solved by now. Writes verdicts.parquet, new.jsonl, trajectories.jsonl (all rounds),
-    solved.json and coverage.json.
+    solved.json, coverage.json and
+    replay.json (trajectories that do not come out the same when replayed: none).
     """
     from trainers.embedding import embed
 
@@ -39,6 +45,8 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     if "previous" in context.inputs:
         earlier = list(read_trajectories(context.path("previous", "trajectories.jsonl")))
         solved |= set(context.json("previous", "solved.json"))
+    differences = asyncio.run(replay(context, selection.kept, items))
+    context.write_json("replay.json", differences)
     write_trajectories(selection.kept, context.out / "new.jsonl")
     write_trajectories([*earlier, *selection.kept], context.out / "trajectories.jsonl")
     context.write_json("solved.json", sorted(solved))
@@ -65,6 +73,15 @@ def make_selected(context: StageContext) -> dict[str, Any]:
         "ex_of_samples": sum(one.ex is True for one, _ in scored) / count,
         "em_of_samples": sum(one.em is True for one, _ in scored) / count,
     }
+
+
+async def replay(context: StageContext, kept: Sequence[Trajectory], items: Mapping[str, Item]) -> list[str]:
+    """Replay what is kept through the environment; what differs first, for each trajectory that comes out otherwise."""
+    with context.executor() as executor:
+        codec = ChatCodec.load(context.policy())
+        agent = MtsqlAgent(codec, executor, context.database_root, context.profile.agent)
+        results = [await replay_matches(agent, one, items[one.item_id].question()) for one in kept]
+    return [difference for same, difference in results if not same]
 
 
 def score(context: StageContext, trajectories: list[Trajectory]) -> list[tuple[ScoredTrajectory, str]]:

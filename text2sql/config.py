@@ -84,7 +84,6 @@ class AgentSettings(Section):
     tools: tuple[Literal["execute", "memory"], ...] = ("execute", "memory")
     max_tool_calls: int = Field(3, ge=0)
     max_messages: int = Field(5, ge=1, description="the model's messages per episode, malformed ones included")
-    prior: Literal["gold", "predicted"] = "gold"
     max_prompt_tokens: int = Field(4000, ge=16)
     max_episode_tokens: int = Field(8000, ge=16, description="model and tool tokens after the prompt")
     max_message_tokens: int = Field(3000, ge=8, description="tokens of one message of the model")
@@ -202,12 +201,12 @@ class RewardSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Evaluation on dev, greedy as the authors do unless said otherwise."""
+    """Evaluation on dev, greedy as the authors do unless said otherwise. Training always samples with gold prior."""
 
     policies: tuple[str, ...] | None = Field(None, description="policies to evaluate; all when left out")
     temperature: float = Field(0.0, ge=0)
     max_dialogues: int | None = Field(None, ge=1)
-    prior: Literal["gold", "predicted"] | None = Field(None, description="the agent's own `prior` when left out")
+    prior: Literal["gold", "predicted"] = Field("gold", description="whose SQL of earlier turns the agent sees")
 
 
 class Profile(Section):

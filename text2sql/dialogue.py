@@ -32,7 +32,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class PriorTurn:
-    """An earlier turn as the agent may see it: `sql` is gold or the agent's own, by the profile's `prior`."""
+    """An earlier turn as the agent may see it: `sql` is gold or the agent's own, by the rollout's `prior`."""
 
     utterance: str
     sql: str
@@ -42,7 +42,7 @@ class PriorTurn:
 class Question:
     """
     What an agent gets to see of an item. It holds no gold for the turn that is asked; `history` holds the
-    earlier turns with whichever SQL the profile's `prior` allows.
+    earlier turns with whichever SQL the rollout's `prior` allows.
     """
 
     item_id: str

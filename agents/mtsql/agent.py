@@ -83,7 +83,7 @@ class MtsqlAgent:
             turn=question.turn,
             db_id=question.db_id,
             sample=sample,
-            prior=self.settings.prior,
+            prior="gold",  # a rollout with predicted prior says so
             segments=tuple(segments),
             events=tuple(environment.events),
             final_sql=environment.final_sql,
