@@ -25,11 +25,18 @@ def embed(texts: Sequence[str], settings: EmbeddingSettings, policy: Path) -> np
     if not texts:
         return np.zeros((0, 0), dtype=np.float32)
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     try:
         if settings.model == "local":
-            transformer = Transformer(str(policy), max_seq_length=settings.max_tokens)
+            # Text as it is: left to itself, the module would wrap each text in the policy's chat template, and every
+            # pooled last token would be the template's.
+            transformer = Transformer(
+                str(policy),
+                max_seq_length=settings.max_tokens,
+                modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+                module_output_name="token_embeddings",
+            )
             # The end of a trajectory tells most; and the pooled last token must be the text's own, not padding.
             transformer.tokenizer.padding_side = "left"
             transformer.tokenizer.truncation_side = "left"
