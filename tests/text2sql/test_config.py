@@ -52,7 +52,7 @@ def test_an_unknown_key_names_file_key_and_valid_choices(experiments: Path):
         ("sampling: {samples: twenty}", "sampling.samples"),
         ("sampling: {samples: 0}", "sampling.samples"),
         ("sampling: {samples: '20'}", "sampling.samples"),
-        ("agent: {prior: silver}", "agent.prior"),
+        ("evaluation: {prior: silver}", "evaluation.prior"),
         ("agent: {tools: [execute, telescope]}", "agent.tools.1"),
         ("grpo: {clip_low: -0.1}", "grpo.clip_low"),
     ],
