@@ -148,13 +148,13 @@ def test_every_round_trains_on_the_agents_own_tokens_only(lineage: Lineage):
 
 
 def test_a_second_run_reuses_everything_and_a_deleted_round_is_made_again_with_what_depends_on_it(lineage: Lineage):
-    """Round 2 deleted: rounds 2 and 3, GRPO, their evaluations and the report are new; the rest keeps its builds."""
+    """Round 3's selection deleted: its policy, GRPO, their evaluations and the report are new; the rest keeps its builds."""
     before = {key: artifact.build for key in lineage.plan.stages if (artifact := lineage.plan.find(key))}
     again = lineage.run()
     reused = {key: artifact.build for key in lineage.plan.stages if (artifact := lineage.plan.find(key))}
 
     plan = lineage.plan
-    folder = plan.store.folder("round_2/selected", plan.fingerprints["round_2/selected"])
+    folder = plan.store.folder("round_3/selected", plan.fingerprints["round_3/selected"])
     for path in sorted(folder.rglob("*"), reverse=True):
         path.unlink()
     folder.rmdir()
@@ -164,7 +164,7 @@ def test_a_second_run_reuses_everything_and_a_deleted_round_is_made_again_with_w
     remade = {key for key in after if after[key] != before[key]}
     assert before == reused
     assert "32 of 32 stages are complete already" in again
-    assert {"round_2/selected", "round_2/policy", "round_3/policy", "grpo/policy", "report"} <= remade
-    assert not {key for key in remade if key.startswith(("round_1", "base", "turns", "benchmark", "short_horizon"))}
-    assert "round_2/trajectories" not in remade
-    assert "evaluation/round_1/scores" not in remade
+    assert {"round_3/selected", "round_3/policy", "curriculum/attempts", "grpo/policy", "report"} <= remade
+    assert not {key for key in remade if key.startswith(("round_1", "round_2", "base", "turns", "benchmark", "short"))}
+    assert "round_3/trajectories" not in remade
+    assert "evaluation/round_2/scores" not in remade
