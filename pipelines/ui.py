@@ -1,5 +1,6 @@
 """Serve the Dagster and MLflow UIs side by side until Ctrl-C."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,13 +19,15 @@ def serve(settings: Settings) -> int:
     """
     check(settings)
     servers = {
-        "Dagster": _start([*_module("dagster"), "dev", "-m", "pipelines.definitions", "-p", _port(DAGSTER_ADDRESS)])
+        "Dagster": _start(
+            settings, [*_module("dagster"), "dev", "-m", "pipelines.definitions", "-p", _port(DAGSTER_ADDRESS)]
+        )
     }
     remote = settings.mlflow_uri.startswith(("http://", "https://"))
     if not remote:
         store = ["--backend-store-uri", settings.mlflow_uri]
         servers["MLflow"] = _start(
-            [*_module("mlflow"), "server", *store, "--port", _port(UI_ADDRESS), "--workers", "1"]
+            settings, [*_module("mlflow"), "server", *store, "--port", _port(UI_ADDRESS), "--workers", "1"]
         )
     print(f"Dagster: {DAGSTER_ADDRESS}    MLflow: {settings.mlflow_uri if remote else UI_ADDRESS}    Ctrl-C ends both.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -47,5 +50,7 @@ def _port(address: str) -> str:
     return address.rsplit(":", 1)[1]
 
 
-def _start(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, cwd=REPOSITORY, text=True, start_new_session=True)
+def _start(settings: Settings, command: list[str]) -> subprocess.Popen[str]:
+    """In a group of its own, with the one Dagster home: without it Dagster would serve an empty temporary one."""
+    environment = {**os.environ, "DAGSTER_HOME": str(settings.dagster_home)}
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True, start_new_session=True)
