@@ -7,7 +7,7 @@ from evaluation.database_audit import database_facts, database_table
 from evaluation.items import build_items
 from stages.context import StageContext, write_table
 from text2sql.datasets import load_benchmark, source_files
-from text2sql.demo import generate_demo
+from text2sql.demo import DEV_DIALOGUES, TRAIN_DIALOGUES, generate_demo
 
 
 def make_benchmark(context: StageContext) -> dict[str, Any]:
@@ -18,7 +18,13 @@ def make_benchmark(context: StageContext) -> dict[str, Any]:
     settings = context.profile.benchmark
     if settings.name == "demo":
         root = context.out / "data"
-        generate_demo(root, settings.demo_seed)
+        generate_demo(
+            root,
+            settings.demo_seed,
+            settings.train_dialogues or TRAIN_DIALOGUES,
+            settings.dev_dialogues or DEV_DIALOGUES,
+            settings.databases,
+        )
     else:
         root = context.settings.data
     benchmark = load_benchmark(settings, root)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, call_phrases
 from agents.mtsql.agent import MtsqlAgent
 from agents.mtsql.environment import Environment
 from agents.mtsql.memory import HistoryMemory
@@ -53,7 +54,8 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
         scratch = context.out / "scratch"
         if not scratch.is_dir():
             texts = asyncio.run(spoken_texts(episodes, context, executor))
-            make_scratch_policy(texts, settings, context.profile.seed, scratch.with_name("scratch.making"))
+            phrases = call_phrases((EXEC_SQL, MEMORY_RETRIEVE))
+            make_scratch_policy(texts, settings, context.profile.seed, scratch.with_name("scratch.making"), phrases)
             scratch.with_name("scratch.making").rename(scratch)
         codec = ChatCodec.load(scratch)
         agents = {

@@ -25,7 +25,10 @@ class Section(BaseModel):
 
 
 class BenchmarkSettings(Section):
-    """Which dialogues. `name` demo is generated; the others are read from `TEXT2SQL_DATA` in the releases' layout."""
+    """
+    Which dialogues. `name` demo is generated, as many dialogues over as many databases as these keys say; the others
+    are read from `TEXT2SQL_DATA` in the releases' layout.
+    """
 
     name: Literal["demo", "cosql", "sparc"] = "demo"
     train_dialogues: int | None = Field(None, ge=1, description="use only the first N train dialogues")

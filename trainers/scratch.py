@@ -4,15 +4,16 @@ A policy made on the spot: a small Qwen3 with random weights and a tokenizer tra
 For machines without pretrained weights. Apart from its size it is a Qwen3: the same pre-tokenization and the same
 architecture, so every other part of the project treats it like the real one. Two things differ from the released Qwen3:
 
-1. The protocol's tags (<answer_sql>, <exec_verify>, <memory_verify>) are single tokens, added like Qwen3's own <think>
-   and <tool_call> (not special, so decoding keeps them). A tiny model spends one token instead of five on each.
+1. The protocol's tags (<answer_sql>, <exec_verify>, <memory_verify>) and the fixed phrases around a call are single
+   tokens, added like Qwen3's own <think> and <tool_call> (not special, so decoding keeps them): a tiny model spends its
+   steps on SQL, and an episode is a third shorter.
 2. The stored chat template is TRL's training variant of Qwen3's. Both render our prompts and tool chains to the same
    text (tests/trainers/test_scratch.py); the variant also keeps every step a prefix of the next one.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,21 @@ MARKUP_TOKENS = (
     *("<answer_sql>", "</answer_sql>"),
     *("<exec_verify>", "</exec_verify>", "<memory_verify>", "</memory_verify>"),
 )
+ROLES = ("user\n", "assistant\n")  # as the chat template writes them after <|im_start|>
 
 
-def make_scratch_policy(texts: Iterable[str], settings: ModelSettings, seed: int, out: Path) -> None:
+def make_scratch_policy(
+    texts: Iterable[str], settings: ModelSettings, seed: int, out: Path, phrases: Sequence[str] = ()
+) -> None:
     """
-    Write a policy to `out`: tokenizer trained on `texts`, weights drawn with `seed`, float32. The same texts, settings
-    and seed give the same files. `settings.vocabulary` counts all tokens, added ones included.
+    Write a policy to `out`: tokenizer trained on `texts`, weights drawn with `seed`, float32. The same arguments give
+    the same files. Each of `phrases`, texts that the protocol always says in full, is one token.
+    `settings.vocabulary` counts all tokens, added ones included.
     """
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
 
-    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.max_positions)
+    tokenizer = train_tokenizer(texts, settings.vocabulary, settings.max_positions, phrases)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=settings.width,
@@ -60,7 +65,7 @@ def make_scratch_policy(texts: Iterable[str], settings: ModelSettings, seed: int
     write_policy_record(out, name="scratch", details={"seed": seed, "parameters": model.num_parameters()})
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int, max_positions: int) -> Any:
+def train_tokenizer(texts: Iterable[str], vocabulary: int, max_positions: int, phrases: Sequence[str] = ()) -> Any:
     """
     A Qwen tokenizer of at most `vocabulary` tokens: byte-level BPE merges learned on `texts` (added tokens are cut out
     first), every byte present, Qwen3's chat template. Fewer tokens when `texts` hold too few pairs that repeat.
@@ -71,16 +76,17 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_positions: int) -
     from transformers import Qwen2Tokenizer
     from trl.chat_template_utils import qwen3_training_chat_template
 
+    added = (*MARKUP_TOKENS, *ROLES, *phrases)
     learner = Tokenizer(BPE())
     empty = Qwen2Tokenizer(vocab={}, merges=[])  # for Qwen's normalizer and pre-tokenizer, which it defines in code
     learner.normalizer = empty.backend_tokenizer.normalizer
     learner.pre_tokenizer = empty.backend_tokenizer.pre_tokenizer
     trainer = BpeTrainer(
-        vocab_size=vocabulary - len(SPECIAL_TOKENS) - len(MARKUP_TOKENS),
+        vocab_size=vocabulary - len(SPECIAL_TOKENS) - len(added),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    learner.train_from_iterator(_without_added_tokens(texts), trainer)
+    learner.train_from_iterator(_without(added, texts), trainer)
     learned = json.loads(learner.to_str())["model"]
     merges: Any = [tuple(merge) for merge in learned["merges"]]  # annotated as strings upstream, but read as pairs
     ids = {token: len(learned["vocab"]) + index for index, token in enumerate(SPECIAL_TOKENS)}
@@ -94,11 +100,12 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_positions: int) -
         model_max_length=max_positions,
         chat_template=qwen3_training_chat_template,
     )
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in MARKUP_TOKENS])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in added])
     return tokenizer
 
 
-def _without_added_tokens(texts: Iterable[str]) -> Iterator[str]:
-    boundary = re.compile("|".join(re.escape(token) for token in (*SPECIAL_TOKENS, *MARKUP_TOKENS)))
+def _without(added: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
+    tokens = sorted((*SPECIAL_TOKENS, *added), key=len, reverse=True)
+    boundary = re.compile("|".join(map(re.escape, tokens)))
     for text in texts:
         yield from (part for part in boundary.split(text) if part)

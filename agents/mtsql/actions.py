@@ -30,6 +30,7 @@ from text2sql.trajectory import Verdict
 
 EXEC_SQL = "exec_sql"
 MEMORY_RETRIEVE = "memory_retrieve"
+CALL_END = '"}}\n</tool_call>'
 
 Fault = Literal[
     "unclosed_thinking",  # <think> without </think>
@@ -91,6 +92,11 @@ def parse_message(text: str, tools: Sequence[str] = (EXEC_SQL, MEMORY_RETRIEVE),
 def call_text(tool: str, code: str) -> str:
     """A call exactly as Qwen3's chat template renders one."""
     return f'<tool_call>\n{{"name": "{tool}", "arguments": {json.dumps({"code": code}, ensure_ascii=False)}}}\n</tool_call>'
+
+
+def call_phrases(tools: Iterable[str]) -> list[str]:
+    """The fixed text before and after the code of a call, as `call_text` writes it."""
+    return [*(call_text(tool, "").removesuffix(CALL_END) for tool in tools), CALL_END]
 
 
 def answer_text(sql: str) -> str:

@@ -140,10 +140,8 @@ class CompactWording:
     def recalled(
         self, now: Situation, sql: str, view: ClauseView | None, result: str, turns: Sequence[RememberedTurn]
     ) -> str:
-        lines = []
-        for turn in turns:
-            lines += [f"q: {turn.utterance}", f"sql: {turn.sql or NO_ANSWER}"]
-            lines += [f"has: {_constraints(turn.view)}"] if turn.sql else []
+        """What each earlier turn's SQL comes to; its question and SQL stand in the prompt."""
+        lines = [f"turn {turn.turn}: {_constraints(turn.view) if turn.sql else NO_ANSWER}" for turn in turns]
         return "\n".join(lines or ["none"]) + self._last(now)
 
     def malformed(self, now: Situation, malformed: Malformed) -> str:

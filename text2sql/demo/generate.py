@@ -24,6 +24,7 @@ from text2sql.demo.openers import OPENERS
 from text2sql.demo.query import Query, to_sql
 from text2sql.demo.sound import is_sound
 from text2sql.demo.wording import Wording
+from text2sql.errors import DataError
 
 TRAIN_DIALOGUES = 720
 DEV_DIALOGUES = 168
@@ -45,33 +46,55 @@ class Plan:
         return [to_sql(step.query, self.domain) for step in self.steps]
 
 
-def generate_demo(out: Path, seed: int, train: int = TRAIN_DIALOGUES, dev: int = DEV_DIALOGUES) -> None:
-    """Write the benchmark to `out`, replacing what is there. The same arguments give the same bytes on every machine."""
+def generate_demo(
+    out: Path,
+    seed: int,
+    train: int = TRAIN_DIALOGUES,
+    dev: int = DEV_DIALOGUES,
+    databases: Sequence[str] | None = None,
+) -> None:
+    """
+    Write the benchmark to `out`, replacing what is there: `train` and `dev` dialogues, as many for each of `databases`
+    (all when left out). The same arguments give the same bytes on every machine. Raises DataError for an unknown one.
+    """
+    domains = _domains(databases)
     connections = {}
-    for domain in DOMAINS:
+    for domain in domains:
         path = out / "database" / domain.name / f"{domain.name}.sqlite"
         write_database(domain, seed, path)
         connections[domain.name] = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True)
-    dev_plans = plan_dialogues(dev, random.Random(f"{seed}/dev"), connections, frozenset())
+    dev_plans = plan_dialogues(dev, random.Random(f"{seed}/dev"), connections, frozenset(), domains)
     taken = frozenset((plan.domain.name, gold) for plan in dev_plans for gold in plan.golds())
-    train_plans = plan_dialogues(train, random.Random(f"{seed}/train"), connections, taken)
+    train_plans = plan_dialogues(train, random.Random(f"{seed}/train"), connections, taken, domains)
     for connection in connections.values():
         connection.close()
     _write(out / "train.json", train_plans, random.Random(f"{seed}/train words"))
     _write(out / "dev.json", dev_plans, random.Random(f"{seed}/dev words"))
     _write(out / "dev_phrasing.json", dev_plans, random.Random(f"{seed}/phrasing words"), only_held_out=True)
-    tables = [tables_entry(domain) for domain in DOMAINS]
+    tables = [tables_entry(domain) for domain in domains]
     (out / "tables.json").write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
 
 
+def _domains(databases: Sequence[str] | None) -> tuple[Domain, ...]:
+    known = {domain.name: domain for domain in DOMAINS}
+    unknown = sorted(set(databases or ()) - set(known))
+    if unknown:
+        raise DataError(f"The demo has no database {', '.join(unknown)}. It has: {', '.join(sorted(known))}.")
+    return tuple(known[name] for name in dict.fromkeys(databases)) if databases else DOMAINS
+
+
 def plan_dialogues(
-    count: int, rng: random.Random, connections: dict[str, sqlite3.Connection], taken: frozenset[Pair]
+    count: int,
+    rng: random.Random,
+    connections: dict[str, sqlite3.Connection],
+    taken: frozenset[Pair],
+    domains: Sequence[Domain] = DOMAINS,
 ) -> list[Plan]:
     """`count` dialogues, as many for each database and for each depth as DEPTHS says; none uses a pair in `taken`."""
     plans: list[Plan] = []
     seen: set[tuple[str, ...]] = set()
     for position, depth in enumerate(_depths(count, rng)):
-        domain = DOMAINS[position % len(DOMAINS)]
+        domain = domains[position % len(domains)]
         draw = Draw(domain, connections[domain.name], rng)
         while len(plans) == position:
             plan = Plan(domain, tuple(_plan_steps(draw, depth, taken)))
