@@ -27,7 +27,10 @@ def make_weights(context: StageContext) -> dict[str, Any]:
     given = context.profile.rewards
     golds = {item.item_id: item.gold for item in context.items("validation")}
     with context.scorer() as scorer:
-        paid = [(one, reward(one, golds[one.item_id], scorer, given)) for one in sampled(context, "attempts")]
+        attempts = scorer.ahead(
+            sampled(context, "attempts"), lambda one: (one.db_id, golds[one.item_id], one.final_sql)
+        )
+        paid = [(one, reward(one, golds[one.item_id], scorer, given)) for one in attempts]
     write_table(_parts_table(paid), context.out / "parts.parquet")
     found = search_weights(((one.item_id, value) for one, value in paid), given, settings.grid, settings.margin)
     write_table(found.table, context.out / "weights.parquet")

@@ -22,7 +22,7 @@ def make_scores(context: StageContext) -> dict[str, Any]:
     rows = []
     scored = []
     with context.scorer() as scorer:
-        for trajectory in trajectories:
+        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, items[one.item_id].gold, one.final_sql)):
             item = items[trajectory.item_id]
             verdict = scorer.verdict(item.db_id, item.gold, trajectory.final_sql)
             paid = reward(trajectory, item.gold, scorer, context.profile.rewards)

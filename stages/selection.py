@@ -89,7 +89,7 @@ def score(context: StageContext, trajectories: list[Trajectory]) -> list[tuple[S
     gold = {item.item_id: item.gold for item in context.items("train")}
     with context.scorer() as scorer:
         scored = []
-        for trajectory in trajectories:
+        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, gold[one.item_id], one.final_sql)):
             verdict = scorer.verdict(trajectory.db_id, gold[trajectory.item_id], trajectory.final_sql)
             one = ScoredTrajectory(trajectory, verdict.ex, verdict.em, verdict.em_sound)
             scored.append((one, verdict.status))
