@@ -84,7 +84,7 @@ def materialize_asset(key: str, experiment: str, context: dg.AssetExecutionConte
     if key not in plan.stages:
         return dg.MaterializeResult(metadata={"state": NOT_IN_EXPERIMENT}, data_version=dg.DataVersion("absent"))
     lineage_run = context.run.tags.get("lineage_run", context.run_id)
-    if plan.states()[key] != "complete" and plan.stages[key].needs_model:
+    if plan.state(key) != "complete" and plan.stages[key].needs_model:
         check(settings)
         run_stage(experiment, key, lineage_run, context.run_id, context.log.info)
     tracker = Tracker.opener(plan.profile, settings, lineage_run, context.run_id)

@@ -339,11 +339,15 @@ class Plan:
         found = {role: self.find(source) for role, source in self.stages[key].inputs.items()}
         return {role: artifact.build if artifact else None for role, artifact in found.items()}
 
+    def state(self, key: str) -> State:
+        """The state of one stage beside its inputs as they are there now; whether those are complete is not asked."""
+        return self.store.state(key, self.fingerprints[key], self.input_builds(key))
+
     def states(self) -> dict[str, State]:
         """The state of every stage; one is `complete` only if everything upstream is complete as well."""
         states: dict[str, State] = {}
         for key, stage in self.stages.items():
-            state = self.store.state(key, self.fingerprints[key], self.input_builds(key))
+            state = self.state(key)
             if state == "complete" and any(states[source] != "complete" for source in stage.inputs.values()):
                 state = "stale"
             states[key] = state

@@ -43,7 +43,7 @@ def materialize(
     """
     stage = _stage(plan, key)
     fingerprint = plan.fingerprints[key]
-    if plan.states()[key] == "complete":
+    if plan.state(key) == "complete":
         found = plan.find(key)
         assert found is not None
         return found, False
