@@ -12,7 +12,7 @@ import pytest
 from evaluation.items import ITEM_SCHEMA
 from stages.context import StageContext
 from text2sql.artifacts import Artifact
-from text2sql.config import Profile, Settings
+from text2sql.config import ModelSettings, Profile, Settings
 from text2sql.dialogue import Item, PriorTurn
 from text2sql.trajectory import Event, Segment, Trajectory
 
@@ -20,6 +20,7 @@ STAFF = (
     "CREATE TABLE staff(id INTEGER, name TEXT, city TEXT);"
     "INSERT INTO staff VALUES (1, 'Ana', 'Graz'), (2, 'Bo', 'Rome'), (3, 'Cy', 'Graz')"
 )
+TINY = ModelSettings(init="scratch", vocabulary=400, layers=1, width=32, heads=2, key_value_heads=1, max_positions=512)
 SCHEMA = "staff(id, name, city)"
 
 
@@ -57,6 +58,17 @@ def make_context(tmp_path: Path, shop: Path) -> Callable[..., StageContext]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an artifact that holds a policy small enough to train in seconds."""
+    from trainers.scratch import make_scratch_policy
+
+    folder = tmp_path_factory.mktemp("policy")
+    texts = ["SELECT name FROM staff", "question: Show the names of all staff."] * 20
+    make_scratch_policy(texts, TINY, 0, folder / "policy")
+    return folder
 
 
 @pytest.fixture

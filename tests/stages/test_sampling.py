@@ -13,26 +13,16 @@ from agents.mtsql.actions import EXEC_SQL, answer_text, call_text
 from agents.mtsql.agent import MtsqlAgent
 from stages.sampling import Draw, make_validation_attempts, roll_out_shards
 from text2sql.chat import ChatCodec
-from text2sql.config import AgentSettings, ModelSettings
+from text2sql.config import AgentSettings
 from text2sql.dialogue import Item
 from text2sql.engines.scripted import ScriptedEngine
 from text2sql.errors import InfrastructureError
 from text2sql.executor import Executor
 from text2sql.trajectory import read_trajectories
-from trainers.scratch import make_scratch_policy
 
 GOLD = "SELECT name FROM staff"
 DRAW = Draw(samples=2, temperature=1.0, seed=0)
-TINY = ModelSettings(init="scratch", vocabulary=400, layers=1, width=32, heads=2, key_value_heads=1, max_positions=512)
 SHORT = {"prompt": "compact", "max_prompt_tokens": 400, "max_episode_tokens": 60, "max_message_tokens": 8}
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an artifact that holds a tiny policy."""
-    folder = tmp_path_factory.mktemp("policy")
-    make_scratch_policy([GOLD, "question: Show the names of all staff."] * 20, TINY, 0, folder / "policy")
-    return folder
 
 
 @pytest.fixture(scope="module")
