@@ -1,15 +1,20 @@
 """The reward search as stages: what it writes, and that it advises and decides nothing."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import polars as pl
 import pytest
 
 from agents.mtsql.rewards import PARTS
+from assets.lineage import describe
 from stages.plan import Plan, build_plan
 from stages.reward_search import make_weights
+from stages.runner import materialize
+from stages.tracking import Tracker
 from text2sql.config import Profile, Settings
 from text2sql.trajectory import write_trajectories
 
@@ -135,3 +140,35 @@ def test_attempts_are_the_warm_started_policys():
     assert (
         "round_2/policy" == stages["reward_search/attempts"].inputs["policy"] == stages["grpo/policy"].inputs["policy"]
     )
+
+
+@pytest.mark.slow
+def test_the_asset_shows_the_table_and_mlflow_has_the_figures(
+    make_context, dialogue, episode, attempts, tmp_path: Path
+):
+    """
+    Materialized for real: the rows stand on the asset page, best first, and the best row's and the profile's figures
+    are metrics of the stage's run, with the advice as a file beside them.
+    """
+    item = dialogue("train/0", "validation", RIGHT)[0]
+    inputs = make_context(
+        "any", [item], attempts=attempts(episode(item, 0, RIGHT, [RIGHT]), episode(item, 1, WRONG, [WRONG]))
+    ).inputs
+    searched = plan(tmp_path / "artifacts", reward_search={"grid": GRID})
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    searched.settings = searched.settings.model_copy(update={"mlflow_uri": store})
+    for role, key in {"benchmark": "benchmark", "turns": "turns", "attempts": "reward_search/attempts"}.items():
+        with searched.store.building(key, searched.fingerprints[key], {}) as out:
+            shutil.copytree(inputs[role].path, out, dirs_exist_ok=True)
+            searched.store.complete(key, searched.fingerprints[key], {"metrics": {}}, {})
+
+    tracker = Tracker.opener(searched.profile, searched.settings, "one")
+    artifact, made = materialize(searched, "reward_search/weights", tracker)
+    shown = describe(artifact, searched, reused=not made)["weights"].value
+    run = mlflow.MlflowClient(store).get_run(artifact.manifest["mlflow"]["run_id"])
+    metrics = run.data.metrics
+
+    assert artifact.metrics["best"] == shown.records[0].data
+    assert 4 == len(shown.records) == metrics["combinations"]
+    assert (1.0, 1.0) == (metrics["best.process_auc"], metrics["given.process_auc"])
+    assert "weights.json" in [file.path for file in mlflow.MlflowClient(store).list_artifacts(run.info.run_id)]
