@@ -8,6 +8,7 @@ materialize as "not in this experiment" without any work, so that one job serves
 import json
 
 import dagster as dg
+import polars as pl
 
 from assets.metadata import metadata_of, table
 from assets.process import run_stage
@@ -18,7 +19,12 @@ from text2sql.artifacts import Artifact
 from text2sql.config import Profile, Settings, experiment_names, load_profile
 from text2sql.errors import ProfileError
 
-_GROUPS = {"round": "warm_start", "curriculum": "reinforcement", "grpo": "reinforcement"}
+_GROUPS = {
+    "round": "warm_start",
+    "reward": "reinforcement",
+    "curriculum": "reinforcement",
+    "grpo": "reinforcement",
+}
 NOT_IN_EXPERIMENT = "not in this experiment"
 
 
@@ -78,7 +84,7 @@ def materialize_asset(key: str, experiment: str, context: dg.AssetExecutionConte
     if key not in plan.stages:
         return dg.MaterializeResult(metadata={"state": NOT_IN_EXPERIMENT}, data_version=dg.DataVersion("absent"))
     lineage_run = context.run.tags.get("lineage_run", context.run_id)
-    if plan.states()[key] != "complete" and plan.stages[key].needs_model:
+    if plan.state(key) != "complete" and plan.stages[key].needs_model:
         check(settings)
         run_stage(experiment, key, lineage_run, context.run_id, context.log.info)
     tracker = Tracker.opener(plan.profile, settings, lineage_run, context.run_id)
@@ -107,6 +113,8 @@ def describe(artifact: Artifact, plan: Plan, reused: bool) -> dict[str, dg.Metad
     if artifact.stage == "benchmark":
         rows = json.loads((artifact.path / "set_aside.json").read_text(encoding="utf-8"))
         metadata["set_aside"] = table(rows)
+    if artifact.stage == "reward_search/weights":
+        metadata["weights"] = table(pl.read_parquet(artifact.path / "weights.parquet").to_dicts())
     if artifact.stage == "report":
         metadata["report"] = dg.MetadataValue.md((artifact.path / "report.md").read_text(encoding="utf-8"))
     return metadata

@@ -125,13 +125,6 @@ def shared_between_splits(items: pl.DataFrame, column: str = "db_id") -> dict[tu
     return {pair: shared for pair, shared in found.items() if shared}
 
 
-def write_items(items: pl.DataFrame, path: Path) -> None:
-    """Parquet; the file appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    items.select(list(ITEM_SCHEMA)).write_parquet(partial)
-    partial.replace(path)
-
-
 def read_items(path: Path, split: Split | None = None) -> list[Item]:
     """
     The items of one split, or all, in file order; set-aside ones too (`Item.gradable`). Raises DataError when the file

@@ -14,14 +14,15 @@ the counts go to standard error. Exit status: 0 pairs were judged, however they 
 import argparse
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from evaluation.clauses import Tables, clause_f1
 from evaluation.exact_match import EvaluatorSchema, ExactMatch, exact_match, load_schema
@@ -38,6 +39,7 @@ from text2sql.datasets import read_tables
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
 from text2sql.executor import Execution, Executor, Limits, check_sqlite_file, is_sqlite_file
 
+T = TypeVar("T")
 KEPT_VERDICTS = 50_000
 BATCH = 32  # pairs whose queries run together
 
@@ -99,6 +101,25 @@ class Scorer:
                 known.append((gold, pred or "", self.databases(db_id)))
         with suppress(DatabaseError, InfrastructureError):
             run_ahead(known, self.executor, replace_value=replace_value, gold_limits=self.gold_limits)
+
+    def ahead(self, things: Iterable[T], pair: Callable[[T], tuple[str, str, str | None]]) -> Iterator[T]:
+        """
+        `things` in their order, for a caller that judges one after the other: the queries of the next batches run
+        meanwhile, those of a thing when it is given out have run. `pair` is what will be judged of a thing: (db_id,
+        gold, prediction). Verdicts are what they are without it; only a query that runs out of time costs twice.
+        """
+        remaining = iter(things)
+        threads = max(1, self.executor.workers - 1)  # one worker is left for what judging asks for besides
+        running: deque[tuple[list[T], Future[None]]] = deque()
+        with ThreadPoolExecutor(threads) as pool:
+            while True:
+                while len(running) <= threads and (batch := list(islice(remaining, BATCH))):
+                    running.append((batch, pool.submit(self.run_ahead, [pair(thing) for thing in batch])))
+                if not running:
+                    return
+                batch, ran = running.popleft()
+                ran.result()
+                yield from batch
 
     def execution_match(
         self, db_id: str, gold: str, pred: str, *, keep_distinct: bool = False, replace_value: bool = True

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from evaluation.items import shared_between_splits
 from stages.plan import Plan
 from text2sql.artifacts import Artifact
 
@@ -51,15 +52,10 @@ def gold_sql_executes(plan: Plan, artifact: Artifact) -> CheckResult:
 
 def splits_share_nothing(plan: Plan, artifact: Artifact) -> CheckResult:
     """Train, validation and dev have no dialogue in common and, when split by database, no database either."""
-    frame = pl.read_parquet(artifact.path / "turns.parquet", columns=["split", "dialogue_id", "db_id"])
     by = "db_id" if plan.profile.benchmark.split_by == "database" else "dialogue_id"
-    groups = {split: set(frame.filter(pl.col("split") == split)[by]) for split in ("train", "validation", "dev")}
-    shared = (
-        (groups["train"] & groups["validation"])
-        | (groups["train"] & groups["dev"])
-        | (groups["validation"] & groups["dev"])
-    )
-    return CheckResult(not shared, f"{len(shared)} shared ({by}).", {"shared": sorted(shared)[:20]})
+    shared = shared_between_splits(pl.read_parquet(artifact.path / "turns.parquet", columns=["split", by]), by)
+    figures = {f"{first} and {second}": values[:20] for (first, second), values in shared.items()}
+    return CheckResult(not shared, f"{sum(map(len, shared.values()))} shared ({by}).", figures)
 
 
 def trained_tokens_are_the_agents_own(plan: Plan, artifact: Artifact) -> CheckResult:

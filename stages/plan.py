@@ -4,6 +4,7 @@ The plan of an experiment: which stages there are, what each reads, and the fing
     benchmark ─► turns ─► round_1/trajectories ─► round_1/selected ─► round_1/policy ─► round_2/… ─► round_3/policy
                    │                                                                                      │
     base_policy ───┘                                          curriculum/attempts ─► curriculum/buckets ─► grpo/policy
+                                                     reward_search/attempts ─► reward_search/weights       (advice only)
     short_horizon/sft_policy, short_horizon/grpo_policy                     (baselines, from the base policy)
     every policy ─► evaluation/<policy>/predictions ─► evaluation/<policy>/scores ─► report
 
@@ -80,6 +81,8 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     """All stages of the experiment by key, each after the stages it reads."""
     stages = [*_data_stages(), _base_stage(profile)]
     stages += [stage for number in range(1, profile.rounds + 1) for stage in _round_stages(number)]
+    if profile.reward_search.enabled:
+        stages += _reward_search_stages(profile.rounds)
     stages += _reinforcement_stages(profile.rounds)
     if profile.baselines:
         stages += _short_horizon_stages()
@@ -165,6 +168,30 @@ def _round_stages(number: int) -> list[Stage]:
             kinds=("pytorch", "huggingface"),
             description=f"Round {number}: masked SFT on the trajectories selected so far.",
             constants={"round": number},
+        ),
+    ]
+
+
+def _reward_search_stages(rounds: int) -> list[Stage]:
+    """Sampling apart from searching: another grid or other weights are judged by the samples that are there."""
+    sampling = ("reward_search.samples", "reward_search.temperature", "reward_search.max_items")
+    return [
+        Stage(
+            "reward_search/attempts",
+            "sampling:make_validation_attempts",
+            {"benchmark": "benchmark", "turns": "turns", "policy": f"round_{rounds}/policy"},
+            (*_AGENT, *sampling),
+            needs_model=True,
+            kinds=("jsonl",),
+            description="Attempts of the warm-started policy on validation, to judge reward weights by.",
+        ),
+        Stage(
+            "reward_search/weights",
+            "reward_search:make_weights",
+            {"benchmark": "benchmark", "turns": "turns", "attempts": "reward_search/attempts"},
+            ("rewards", "reward_search.grid", "reward_search.margin"),
+            kinds=("parquet", "polars"),
+            description="Every combination of reward weights in the grid, best first. Advice: GRPO takes the profile's.",
         ),
     ]
 
@@ -312,11 +339,15 @@ class Plan:
         found = {role: self.find(source) for role, source in self.stages[key].inputs.items()}
         return {role: artifact.build if artifact else None for role, artifact in found.items()}
 
+    def state(self, key: str) -> State:
+        """The state of one stage beside its inputs as they are there now; whether those are complete is not asked."""
+        return self.store.state(key, self.fingerprints[key], self.input_builds(key))
+
     def states(self) -> dict[str, State]:
         """The state of every stage; one is `complete` only if everything upstream is complete as well."""
         states: dict[str, State] = {}
         for key, stage in self.stages.items():
-            state = self.store.state(key, self.fingerprints[key], self.input_builds(key))
+            state = self.state(key)
             if state == "complete" and any(states[source] != "complete" for source in stage.inputs.values()):
                 state = "stale"
             states[key] = state

@@ -252,7 +252,11 @@ def reinforce(
                 )
                 for item_id, own in itertools.groupby(played, key=lambda trajectory: trajectory.item_id):
                     trajectories[item_id] = iter(list(own))
-            return [rewarded(next(trajectories[item_id])) for item_id in item_ids]
+            ordered = [next(trajectories[item_id]) for item_id in item_ids]
+            return [rewarded(one) for one in scorer.ahead(ordered, judged)]
+
+        def judged(trajectory: Trajectory) -> tuple[str, str, str | None]:
+            return trajectory.db_id, items[trajectory.item_id].gold, trajectory.final_sql
 
         def rewarded(trajectory: Trajectory) -> RolloutSample:
             result = reward(trajectory, items[trajectory.item_id].gold, scorer, rewards)

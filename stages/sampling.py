@@ -1,15 +1,21 @@
 """
-The stages that sample: a round's trajectories, the curriculum's attempts, predictions on dev.
+The stages that sample: a round's trajectories, attempts for the curriculum and the reward search, predictions on dev.
 
-All three are one job: roll the agent out over a list of items in shards. A finished shard is a file that is never made
+All are one job: roll the agent out over a list of items in shards. A finished shard is a file that is never made
 again, so a run that was killed goes on where it stopped; the seed of a sample depends on its item and number only, not
 on the shard or on what else was running.
+
+A sample that the machine lost (a worker that died three times, a database that cannot be read) is set aside: it is no
+trajectory, nobody scores it, and failures/ says which it was and why. When more than half of a shard is lost it is the
+machine that has to be looked at: the stage stops with the reason, and the shard is made anew by the next run.
 """
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +24,23 @@ from stages.context import StageContext
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings
 from text2sql.dialogue import Item, Prior
-from text2sql.engines import open_engine
-from text2sql.rollout import rollout
+from text2sql.engines import Engine, open_engine
+from text2sql.errors import InfrastructureError
+from text2sql.rollout import Agent, Failure, rollout
 from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
+
+MOST = 0.5  # of a shard's samples; a machine that loses more than that is broken
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How an item is sampled. `prior`: whose SQL of earlier turns the agent sees."""
+
+    samples: int
+    temperature: float
+    seed: int
+    top_p: float = 1.0
+    prior: Prior = "gold"
 
 
 def make_trajectories(context: StageContext) -> dict[str, Any]:
@@ -30,30 +50,22 @@ def make_trajectories(context: StageContext) -> dict[str, Any]:
     items = [item for item in context.items("train") if item.item_id not in solved]
     items = some_items(items, settings.max_items, context.profile.seed)
     number = int(context.key.split("/")[0].removeprefix("round_"))
-    metrics = sample(
-        context,
-        items,
-        samples=settings.samples,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        seed=context.profile.seed * 1000 + number,
-        prior="gold",
-    )
-    return {"solved_before": len(solved), **metrics}
+    draw = Draw(settings.samples, settings.temperature, context.profile.seed * 1000 + number, settings.top_p)
+    return {"solved_before": len(solved), **sample(context, items, draw)}
 
 
 def make_attempts(context: StageContext) -> dict[str, Any]:
     """Attempts of the warm-started policy on all of train; successes among them make the curriculum."""
     settings = context.profile.curriculum
-    return sample(
-        context,
-        some_items(context.items("train"), settings.max_items, context.profile.seed),
-        samples=settings.samples,
-        temperature=settings.temperature,
-        top_p=1.0,
-        seed=context.profile.seed * 1000 + 100,
-        prior="gold",
-    )
+    items = some_items(context.items("train"), settings.max_items, context.profile.seed)
+    return sample(context, items, Draw(settings.samples, settings.temperature, context.profile.seed * 1000 + 100))
+
+
+def make_validation_attempts(context: StageContext) -> dict[str, Any]:
+    """Attempts of the warm-started policy on validation, sampled as GRPO will sample: reward weights are judged by them."""
+    settings = context.profile.reward_search
+    items = some_items(context.items("validation"), settings.max_items, context.profile.seed)
+    return sample(context, items, Draw(settings.samples, settings.temperature, context.profile.seed * 1000 + 300))
 
 
 def make_predictions(context: StageContext) -> dict[str, Any]:
@@ -68,16 +80,8 @@ def make_predictions(context: StageContext) -> dict[str, Any]:
     agent = context.profile.agent
     if policy_name.startswith("short_horizon"):
         agent = short_horizon(agent)
-    return sample(
-        context,
-        items,
-        samples=1,
-        temperature=settings.temperature,
-        top_p=1.0,
-        seed=context.profile.seed * 1000 + 200,
-        prior=settings.prior,
-        agent=agent,
-    )
+    draw = Draw(1, settings.temperature, context.profile.seed * 1000 + 200, prior=settings.prior)
+    return sample(context, items, draw, agent)
 
 
 def short_horizon(agent: AgentSettings) -> AgentSettings:
@@ -94,84 +98,114 @@ def some_items(items: list[Item], limit: int | None, seed: int) -> list[Item]:
 
 
 def sample(
-    context: StageContext,
-    items: Sequence[Item],
-    *,
-    samples: int,
-    temperature: float,
-    top_p: float,
-    seed: int,
-    prior: Prior,
-    agent: AgentSettings | None = None,
+    context: StageContext, items: Sequence[Item], draw: Draw, agent: AgentSettings | None = None
 ) -> dict[str, Any]:
-    """Roll out over `items` into shards/*.jsonl, leaving finished shards as they are. Returns counts and speed."""
-    agent = agent or context.profile.agent
-    policy = context.policy()
+    """Roll out over `items` into shards/*.jsonl, leaving finished shards as they are. Returns counts."""
     folder = context.out / "shards"
     folder.mkdir(exist_ok=True)
-    shards = _shards(items, context.profile.sampling.shard_items)
-    waiting = [(path, part) for path, part in ((folder / name, part) for name, part in shards) if not path.is_file()]
+    shards = {folder / name: part for name, part in _shards(items, context.profile.sampling.shard_items)}
+    names = {path.name for path in shards}
+    for path in [*folder.iterdir(), *(context.out / "failures").glob("*")]:
+        if path.name not in names:  # left by a run with shards of another size, or half written
+            path.unlink()
+    waiting = {path: part for path, part in shards.items() if not path.is_file()}
     if len(waiting) < len(shards):
         context.say(f"{context.key}: {len(shards) - len(waiting)} of {len(shards)} shards were there already")
     if waiting:
-        asyncio.run(_roll_out_shards(context, waiting, agent, policy, samples, temperature, top_p, seed, prior))
-    return _counts(folder, len(items), samples)
+        asyncio.run(_sample_shards(context, waiting, draw, agent or context.profile.agent))
+    return _counts(context.out, len(items), draw.samples)
 
 
 def _shards(items: Sequence[Item], size: int) -> list[tuple[str, list[Item]]]:
-    """Whole dialogues stay together where that is possible in the size, so that predicted priors find their turns."""
+    """
+    Whole dialogues stay together where that is possible in the size, so that predicted priors find their turns. A name
+    says which items are in the file, by their places, so that shards of another size are never taken for these.
+    """
     shards: list[list[Item]] = []
     for item in items:
         same_dialogue = shards and shards[-1][-1].dialogue_id == item.dialogue_id
         if not shards or (len(shards[-1]) >= size and not same_dialogue):
             shards.append([])
         shards[-1].append(item)
-    return [(f"{number:05d}.jsonl", part) for number, part in enumerate(shards)]
+    named = []
+    start = 0
+    for part in shards:
+        named.append((f"{start:05d}-{start + len(part) - 1:05d}.jsonl", part))
+        start += len(part)
+    return named
 
 
-async def _roll_out_shards(
-    context: StageContext,
-    waiting: list[tuple[Path, list[Item]]],
-    agent_settings: AgentSettings,
-    policy: str,
-    samples: int,
-    temperature: float,
-    top_p: float,
-    seed: int,
-    prior: Prior,
+async def _sample_shards(
+    context: StageContext, waiting: dict[Path, list[Item]], draw: Draw, agent_settings: AgentSettings
 ) -> None:
-    profile = context.profile
+    policy = context.policy()
     codec = ChatCodec.load(policy)
     with context.executor() as executor:
         agent = MtsqlAgent(codec, executor, context.database_root, agent_settings)
-        async with open_engine(policy, profile.engine, context.out) as engine:
-            for number, (path, part) in enumerate(waiting, start=1):
-                started = time.monotonic()
-                trajectories = await rollout(
-                    agent,
-                    engine,
-                    part,
-                    samples=samples,
-                    temperature=temperature,
-                    top_p=top_p,
-                    concurrency=profile.engine.concurrency,
-                    seed=seed,
-                    prior=prior,
-                )
-                write_trajectories(trajectories, path)
-                seconds = time.monotonic() - started
-                speed = len(trajectories) / seconds
-                context.log({"trajectories_per_second": speed, "shard_seconds": seconds}, int(path.stem))
-                context.say(f"{context.key}: shard {number} of {len(waiting)}, {speed:.1f} trajectories/s")
+        async with open_engine(policy, context.profile.engine, context.out) as engine:
+            await roll_out_shards(context, agent, engine, waiting, draw)
 
 
-def _counts(folder: Path, items: int, samples: int) -> dict[str, Any]:
+async def roll_out_shards(
+    context: StageContext, agent: Agent, engine: Engine, waiting: dict[Path, list[Item]], draw: Draw
+) -> None:
+    """
+    Make the shards in `waiting`: file to items. What the machine lost of a shard is written to failures/, beside it.
+    Raises InfrastructureError when that is most of a shard, and EngineError.
+    """
+    for number, (path, part) in enumerate(waiting.items(), start=1):
+        started = time.monotonic()
+        losses = Losses(f"{context.key}, shard {path.stem}", len(part) * draw.samples)
+        trajectories = await rollout(
+            agent, engine, part, concurrency=context.profile.engine.concurrency, on_failure=losses.add, **vars(draw)
+        )
+        losses.write(context.out / "failures" / path.name)  # before the shard, whose file says that all is done
+        write_trajectories(trajectories, path)
+        seconds = time.monotonic() - started
+        speed = len(trajectories) / seconds
+        first_item = int(path.stem.partition("-")[0])
+        context.log({"trajectories_per_second": speed, "shard_seconds": seconds}, first_item)
+        said = f"; the machine lost {losses.said}" if losses.failures else ""
+        context.say(f"{context.key}: shard {number} of {len(waiting)}, {speed:.1f} trajectories/s{said}")
+
+
+class Losses:
+    """What the machine lost of the `samples` of one shard, and the point at which that is too much."""
+
+    def __init__(self, where: str, samples: int) -> None:
+        self.where = where
+        self.samples = samples
+        self.failures: list[Failure] = []
+
+    @property
+    def said(self) -> str:
+        return f"{len(self.failures)} of {self.samples} samples, the last one by {self.failures[-1].message}"
+
+    def add(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        if len(self.failures) > MOST * self.samples:
+            raise InfrastructureError(
+                f"{self.where}: the machine lost {self.said}. Put that right and run the same command again; finished "
+                "shards are kept."
+            )
+
+    def write(self, path: Path) -> None:
+        """One JSON line a failure; no file where there is none, whatever an attempt that died has left."""
+        if not self.failures:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(exist_ok=True)
+        text = "".join(json.dumps(asdict(failure), ensure_ascii=False) + "\n" for failure in self.failures)
+        path.write_text(text, encoding="utf-8")
+
+
+def _counts(out: Path, items: int, samples: int) -> dict[str, Any]:
     trajectories = 0
     calls = 0
     tokens = 0
     malformed = 0
     stops: dict[str, int] = {}
-    for trajectory in read_trajectories(folder):
+    for trajectory in read_trajectories(out / "shards"):
         trajectories += 1
         calls += trajectory.tool_calls
         tokens += trajectory.completion_tokens
@@ -182,6 +216,7 @@ def _counts(folder: Path, items: int, samples: int) -> dict[str, Any]:
         "items": items,
         "samples": samples,
         "trajectories": trajectories,
+        "infrastructure": len(_failures(out)),
         "answered_share": stops.get("answered", 0) / count,
         "tool_calls_mean": calls / count,
         "completion_tokens_mean": tokens / count,
@@ -192,3 +227,13 @@ def _counts(folder: Path, items: int, samples: int) -> dict[str, Any]:
 
 def sampled(context: StageContext, role: str) -> list[Trajectory]:
     return list(read_trajectories(context.path(role, "shards")))
+
+
+def lost(context: StageContext, role: str) -> list[Failure]:
+    """The samples of an input that the machine lost."""
+    return _failures(context.path(role))
+
+
+def _failures(folder: Path) -> list[Failure]:
+    lines = [line for path in sorted((folder / "failures").glob("*.jsonl")) for line in path.open(encoding="utf-8")]
+    return [Failure(**json.loads(line)) for line in lines]

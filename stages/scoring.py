@@ -7,7 +7,7 @@ import polars as pl
 from agents.mtsql.rewards import reward
 from evaluation.dialogue_scores import ScoredTurn, totals
 from stages.context import StageContext, write_table
-from stages.sampling import sampled
+from stages.sampling import lost, sampled
 from text2sql.dialogue import Item
 from text2sql.trajectory import Trajectory
 
@@ -15,14 +15,15 @@ from text2sql.trajectory import Trajectory
 def make_scores(context: StageContext) -> dict[str, Any]:
     """
     Score predictions without a model. Writes scores.parquet (one row per dev item: verdicts, reward parts, what the
-    agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness).
+    agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness). An item that the
+    machine lost (status `infrastructure`) has no verdict: it is ungraded, like one whose gold cannot run.
     """
     items = {item.item_id: item for item in context.items("dev", gradable_only=False)}
     trajectories = sampled(context, "predictions")
     rows = []
     scored = []
     with context.scorer() as scorer:
-        for trajectory in trajectories:
+        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, items[one.item_id].gold, one.final_sql)):
             item = items[trajectory.item_id]
             verdict = scorer.verdict(item.db_id, item.gold, trajectory.final_sql)
             paid = reward(trajectory, item.gold, scorer, context.profile.rewards)
@@ -45,6 +46,19 @@ def make_scores(context: StageContext) -> dict[str, Any]:
                     **_what_was_done(trajectory),
                 }
             )
+    for failure in lost(context, "predictions"):
+        item = items[failure.item_id]
+        scored.append(
+            ScoredTurn(
+                *(item.dialogue_id, item.turn, item.db_id),
+                em=None,
+                ex=None,
+                hardness=item.hardness,
+                status="infrastructure",
+                gold=item.gold,
+            )
+        )
+        rows.append({**_what_was_asked(item), "status": "infrastructure", "reason": failure.message})
     write_table(pl.DataFrame(rows, infer_schema_length=None), context.out / "scores.parquet")
     result = totals(scored)
     context.write_json("totals.json", result)

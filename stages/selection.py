@@ -22,8 +22,7 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     """
     Algorithm 1, S2 and S4: score every sample, keep those right by EX and EM by the difficulty rule, add them to the
     rounds before, and list what is solved by now. Writes verdicts.parquet, new.jsonl, trajectories.jsonl (all rounds),
-    solved.json, coverage.json and
-    replay.json (trajectories that do not come out the same when replayed: none).
+    solved.json, coverage.json and replay.json (trajectories that do not come out the same when replayed: none).
     """
     from trainers.embedding import embed
 
@@ -31,7 +30,7 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     items = {item.item_id: item for item in context.items("train")}
     trajectories = sampled(context, "trajectories")
     scored = score(context, trajectories)
-    verdicts_table(scored).write_parquet(context.out / "verdicts.parquet")
+    write_table(verdicts_table(scored), context.out / "verdicts.parquet")
     selection = select(
         [one for one, _ in scored],
         {key: item.hardness for key, item in items.items()},
@@ -89,7 +88,7 @@ def score(context: StageContext, trajectories: list[Trajectory]) -> list[tuple[S
     gold = {item.item_id: item.gold for item in context.items("train")}
     with context.scorer() as scorer:
         scored = []
-        for trajectory in trajectories:
+        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, gold[one.item_id], one.final_sql)):
             verdict = scorer.verdict(trajectory.db_id, gold[trajectory.item_id], trajectory.final_sql)
             one = ScoredTrajectory(trajectory, verdict.ex, verdict.em, verdict.em_sound)
             scored.append((one, verdict.status))

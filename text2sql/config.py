@@ -10,7 +10,7 @@ variables, listed in `Settings`.
 import difflib
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -203,6 +203,35 @@ class RewardSettings(Section):
     m_verify: float = 0.1
 
 
+Candidates = Annotated[tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], Field(min_length=1)]
+
+
+class RewardGrid(Section):
+    """Candidate weights per part of the reward; every combination is a row of the search, the profile's own is added."""
+
+    execution_match: Candidates = (1.0,)
+    exact_match: Candidates = (1.0,)
+    propose: Candidates = (0.0, 0.2, 0.4, 0.8, 1.2)
+    e_verify: Candidates = (0.0, 0.1, 0.3)
+    m_verify: Candidates = (0.0, 0.1, 0.3)
+
+
+class RewardSearchSettings(Section):
+    """
+    Grid search over the weights of `rewards`, on samples of the warm-started policy for the validation set. It advises:
+    GRPO takes the weights in `rewards`. `temperature` should be the one that GRPO samples with.
+    """
+
+    enabled: bool = True
+    samples: int = Field(8, ge=2)
+    temperature: float = Field(1.0, gt=0)
+    max_items: int | None = Field(None, ge=1)
+    grid: RewardGrid = RewardGrid()
+    margin: float = Field(
+        0.005, ge=0, description="the profile's weights stay unless a row's process_auc is so much higher"
+    )
+
+
 class EvaluationSettings(Section):
     """Evaluation on dev, greedy as the authors do unless said otherwise. Training always samples with gold prior."""
 
@@ -231,6 +260,7 @@ class Profile(Section):
     curriculum: CurriculumSettings = CurriculumSettings()
     grpo: GRPOSettings = GRPOSettings()
     rewards: RewardSettings = RewardSettings()
+    reward_search: RewardSearchSettings = RewardSearchSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
 

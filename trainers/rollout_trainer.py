@@ -6,12 +6,14 @@ ids, logprobs and `env_mask` (0 = no loss). Advantages are ours (`group_advantag
 and so are the micro-batches (`trainers.micro_batches`).
 """
 
+import asyncio
 import hashlib
 import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,17 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from text2sql.config import GRPOSettings
+from text2sql.engines.base import Engine
+from text2sql.engines.transformers_engine import TransformersEngine
 from text2sql.errors import TrainingError
 from trainers.checkpoints import CheckpointMixin, OnMetrics, ReportMetrics, step_numbers
 from trainers.curriculum import Step
 from trainers.groups import RolloutSample, SampleNumbers, group_advantages, step_metrics
-from trainers.live_engine import LiveEngine, live_engine
 from trainers.micro_batches import by_length, has_signal
 
 log = logging.getLogger(__name__)
 
-RolloutFunction = Callable[[LiveEngine, Sequence[str], int], Sequence[RolloutSample]]
+RolloutFunction = Callable[[Engine, Sequence[str], int], Sequence[RolloutSample]]
 """(engine, item ids, seed) -> one rewarded sample per id, in the same order; an id stands there once per sample."""
 
 LOGGED = {
@@ -249,6 +252,21 @@ class StepWatch(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.trainer.numbers["seconds"] = time.monotonic() - self.started
+
+
+@contextmanager
+def live_engine(model: Any, batch_size: int, seed: int) -> Iterator[Engine]:
+    """
+    An engine over the loaded `model`, for one step: it starts without keys and values of earlier weights and hands the
+    model back as it was. A rollout may use it in event loops of its own, one after another. `seed` is for requests that
+    bring none.
+    """
+    engine = TransformersEngine(model, batch_size, seed)
+    asyncio.run(engine.__aenter__())
+    try:
+        yield engine
+    finally:
+        asyncio.run(engine.__aexit__())
 
 
 def _seed(seed: int, step: int, process: int) -> int:

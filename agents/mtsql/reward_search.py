@@ -9,15 +9,19 @@ more, and where outcomes are equal the process parts should point towards the be
     process_auc   probability that the process parts alone pay the better sample of a pair more (ties count a half)
     best_of_n     EX of the sample that the process parts alone pay most, mean over items (ties: their mean)
 
-the outcome of a sample being EX + EM. Each item counts the same, however many pairs it has. Chosen is, among the rows
-with the fewest inversions, the one with the highest process_auc, of equal ones that with the largest process weights;
-but the given weights stay, if their inversions are fewest too, unless that row is better by more than `margin`: a
+the outcome of a sample being EX + EM. Each item counts the same, however many pairs it has. The best row is, among those
+with the fewest inversions, the one with the highest process_auc, of equal ones that with the largest process weights. It
+is advised; but the given weights stay, if their inversions are fewest too, unless it is better by more than `margin`: a
 small validation set should not move weights by its noise.
+
+What this does not measure is the policy that training with a row would give; that costs a GRPO run per row. Only the
+proportions of the process weights move process_auc, their size only the inversions and the tie. And propose compares
+with gold, so it agrees with EM by its nature: a high process_auc of propose alone is no reason to drop the verdicts.
 """
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,16 +29,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from agents.mtsql.rewards import PARTS, Reward
-from text2sql.config import RewardSettings
+from text2sql.config import RewardGrid, RewardSettings
 
 PROCESS = ("propose", "e_verify", "m_verify")
-GRID: Mapping[str, Sequence[float]] = {
-    "execution_match": (1.0,),
-    "exact_match": (1.0,),
-    "propose": (0.0, 0.2, 0.4, 0.8, 1.2),
-    "e_verify": (0.0, 0.1, 0.3),
-    "m_verify": (0.0, 0.1, 0.3),
-}
 _DECIMALS = 9  # sums of a few products: what differs less is a tie
 
 Floats = NDArray[np.float64]
@@ -44,7 +41,7 @@ Floats = NDArray[np.float64]
 class WeightSearch:
     """`table` has one row per weights, best first. `items`: those with samples of different outcome; `pairs` of them."""
 
-    chosen: RewardSettings
+    advised: RewardSettings
     table: pl.DataFrame
     items: int
     pairs: int
@@ -55,11 +52,11 @@ class WeightSearch:
 def search_weights(
     rewards: Iterable[tuple[str, Reward]],
     given: RewardSettings,
-    grid: Mapping[str, Sequence[float]] = GRID,
-    margin: float = 0.005,
+    grid: RewardGrid,
+    margin: float,
 ) -> WeightSearch:
     """
-    Choose weights by samples of the validation set: (item id, its reward), whose parts are read and whose total is not.
+    Judge weights by samples of the validation set: (item id, its reward), whose parts are read and whose total is not.
     Samples that were set aside are left out and counted. The given weights are a row of the table too.
     """
     groups: dict[str, list[list[float]]] = defaultdict(list)
@@ -74,11 +71,11 @@ def search_weights(
     differences, shares, items = _pairs(parts)
     rows = [_row(weights, given, differences, shares, parts) for weights in _weights(given, grid)]
     table = pl.DataFrame(rows).sort("inversions", "process_auc", "process_weight", descending=[False, True, True])
-    chosen, reason = _choose(table, given, margin) if items else (given, "no item has samples of different outcome")
-    return WeightSearch(chosen, table, items, len(differences), set_aside, reason)
+    advised, reason = _advise(table, given, margin) if items else (given, "no item has samples of different outcome")
+    return WeightSearch(advised, table, items, len(differences), set_aside, reason)
 
 
-def _choose(table: pl.DataFrame, given: RewardSettings, margin: float) -> tuple[RewardSettings, str]:
+def _advise(table: pl.DataFrame, given: RewardSettings, margin: float) -> tuple[RewardSettings, str]:
     best = table.row(0, named=True)
     current = table.row(by_predicate=pl.col("given"), named=True)
     gain = best["process_auc"] - current["process_auc"]
@@ -90,8 +87,8 @@ def _choose(table: pl.DataFrame, given: RewardSettings, margin: float) -> tuple[
     )
 
 
-def _weights(given: RewardSettings, grid: Mapping[str, Sequence[float]]) -> list[tuple[float, ...]]:
-    rows = itertools.product(*(grid[part] for part in PARTS))
+def _weights(given: RewardSettings, grid: RewardGrid) -> list[tuple[float, ...]]:
+    rows = itertools.product(*(getattr(grid, part) for part in PARTS))
     return list(dict.fromkeys([_of(given), *rows]))
 
 

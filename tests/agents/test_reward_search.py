@@ -1,12 +1,23 @@
 """Grid search over reward weights."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from agents.mtsql.reward_search import GRID, search_weights
+from agents.mtsql.reward_search import WeightSearch
+from agents.mtsql.reward_search import search_weights as search_grid
 from agents.mtsql.rewards import PARTS, Reward
-from text2sql.config import RewardSettings
+from text2sql.config import RewardGrid, RewardSearchSettings, RewardSettings
 
 PUBLISHED = RewardSettings()
+DEFAULTS = RewardSearchSettings()
+
+
+def search_weights(
+    rewards: Iterable[tuple[str, Reward]], given: RewardSettings, grid: RewardGrid = DEFAULTS.grid
+) -> WeightSearch:
+    """The search with a profile's default margin."""
+    return search_grid(rewards, given, grid, DEFAULTS.margin)
 
 
 def sample(item: str, *parts: float, total: float | None = 0.0) -> tuple[str, Reward]:
@@ -23,7 +34,7 @@ def test_weights_that_rank_better_outcomes_higher_are_chosen():
     found = search_weights(samples, PUBLISHED)
     best = found.table.row(0, named=True)
 
-    assert (found.chosen.propose, found.chosen.m_verify) == (0.2, 0.3)
+    assert (found.advised.propose, found.advised.m_verify) == (0.2, 0.3)
     assert (best["inversions"], best["process_auc"], best["best_of_n"]) == (0.0, 1.0, 1.0)
     assert (found.items, found.pairs) == (3, 3)
     assert "process_auc 1.0000 against 0.0000" in found.reason
@@ -33,7 +44,7 @@ def test_the_given_weights_stay_without_a_clear_gain():
     """Every weighting of propose ranks these alike, so the published weights are kept."""
     samples = [sample("a", 1, 1, 0.9, 0.0, 0.0), sample("a", 0, 0, 0.2, 0.0, 0.0)]
 
-    assert search_weights(samples, PUBLISHED).chosen == PUBLISHED
+    assert search_weights(samples, PUBLISHED).advised == PUBLISHED
 
 
 def test_process_parts_must_not_outbid_the_outcome():
@@ -48,7 +59,7 @@ def test_process_parts_must_not_outbid_the_outcome():
     greedy = found.table.filter(propose=1.2)["inversions"]
 
     assert greedy.to_list() == pytest.approx([1 / 3] * len(greedy))
-    assert found.chosen.propose == 0.8
+    assert found.advised.propose == 0.8
 
 
 def test_each_item_counts_the_same():
@@ -65,7 +76,7 @@ def test_without_pairs_the_given_weights_stay_and_the_reason_says_so():
     alike = search_weights([sample("a", 1, 1, 1, 1, 1), sample("b", 0, 0, 0, 0, 0)], PUBLISHED)
     nothing = search_weights([], PUBLISHED)
 
-    assert alike.chosen == nothing.chosen == PUBLISHED
+    assert alike.advised == nothing.advised == PUBLISHED
     assert "no item has samples of different outcome" in alike.reason
     assert alike.table["process_auc"].to_list() == [None] * len(alike.table)
 
@@ -88,10 +99,16 @@ def test_the_order_of_samples_makes_no_difference():
 
 
 def test_the_table_has_the_whole_grid_and_the_given_weights():
-    """One row per combination; weights off the grid are added."""
-    size = 1
-    for values in GRID.values():
-        size *= len(values)
+    """One row per combination of the profile's lists; weights off the grid are added."""
+    grid = RewardGrid(propose=(0.0, 0.8), e_verify=(0.1,), m_verify=(0.0, 0.1, 0.3))
 
-    assert len(search_weights([], PUBLISHED).table) == size
-    assert len(search_weights([], RewardSettings(propose=0.55)).table) == size + 1
+    assert len(search_weights([], PUBLISHED, grid).table) == 2 * 1 * 3
+    assert len(search_weights([], RewardSettings(propose=0.55), grid).table) == 2 * 1 * 3 + 1
+
+
+def test_the_default_grid_holds_the_published_weights():
+    """They are one row among the others, marked as given, and not a row more."""
+    table = search_weights([], PUBLISHED).table
+
+    assert len(table) == 45
+    assert table["given"].sum() == 1

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from evaluation.audit import audit
-from evaluation.items import ITEM_SCHEMA, build_items, read_items, shared_between_splits, write_items
+from evaluation.items import ITEM_SCHEMA, build_items, read_items, shared_between_splits
 from text2sql.config import BenchmarkSettings
 from text2sql.datasets import load_benchmark
 from text2sql.dialogue import Item, PriorTurn
@@ -75,7 +75,7 @@ def test_set_aside_turn_keeps_its_place_and_stands_in_later_histories(
 def test_items_survive_the_file(many: Path, executor: Executor, tmp_path: Path) -> None:
     """Written and read again, every field is the same; nested histories and non-ASCII text included."""
     items = build(many, executor).with_columns(utterance=pl.lit("Où est l'hôtel de 大阪?"))
-    write_items(items, tmp_path / "items.parquet")
+    items.write_parquet(tmp_path / "items.parquet")
 
     read = read_items(tmp_path / "items.parquet")
 
@@ -91,7 +91,7 @@ def test_items_survive_the_file(many: Path, executor: Executor, tmp_path: Path) 
 def test_one_split_can_be_read_alone(many: Path, executor: Executor, tmp_path: Path) -> None:
     """Each split in file order; together they are all items."""
     items = build(many, executor)
-    write_items(items, tmp_path / "items.parquet")
+    items.write_parquet(tmp_path / "items.parquet")
 
     parts = {split: read_items(tmp_path / "items.parquet", split) for split in ("train", "validation", "dev")}
 
@@ -173,10 +173,8 @@ def test_single_database_is_left_to_train_on(make_release: MakeRelease, executor
 
 def test_split_that_is_not_there_is_an_error(make_release: MakeRelease, executor: Executor, tmp_path: Path) -> None:
     """Training on no item is never silent; an empty validation set is allowed."""
-    write_items(
-        build(make_release(dev=[("shop", [("q", "SELECT 1")])], databases={"shop": SHOP}), executor),
-        tmp_path / "items.parquet",
-    )
+    items = build(make_release(dev=[("shop", [("q", "SELECT 1")])], databases={"shop": SHOP}), executor)
+    items.write_parquet(tmp_path / "items.parquet")
 
     assert [] == read_items(tmp_path / "items.parquet", "validation")
     with pytest.raises(DataError, match="holds no train items, only dev"):

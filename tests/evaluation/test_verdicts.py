@@ -1,9 +1,10 @@
 """The judge and its command line."""
 
+import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from evaluation.verdicts import Pair, Scorer, judge_pairs, read_pairs
 from text2sql.errors import DatabaseError, DataError
-from text2sql.executor import Executor, Limits
+from text2sql.executor import Execution, Executor, Limits
 
 SINGER = (
     "CREATE TABLE singer(name TEXT, age INTEGER, country TEXT);"
@@ -169,6 +170,59 @@ def test_verdicts_keep_the_order_of_the_pairs(scorer: Scorer) -> None:
 
     assert [(one["id"], one["ex"]) for one in forward] == [(str(n), n == 2) for n in range(5)]
     assert forward == list(reversed(backward))
+
+
+def test_verdicts_are_the_same_when_queries_run_ahead(root: Path) -> None:
+    """
+    Right, wrong, failing, missing and repeated predictions, golds that fail and a database that is not there: judging
+    one after the other what `ahead` gives out, in its order, says what it says without.
+    """
+    golds = ["SELECT name FROM singer", "SELECT DISTINCT age FROM singer", "SELECT nmae FROM singer"]
+    predictions = [
+        "SELECT name FROM singer",
+        "SELECT age FROM singer",
+        "SELECT 1",
+        "SELEC",
+        None,
+        "",
+        "DROP TABLE singer",
+    ]
+    pairs = [("singer", gold, pred) for gold in golds for pred in predictions] * 5 + [("missing", "SELECT 1", None)]
+
+    def judged(ahead: bool) -> tuple[list[tuple[str, str, str | None]], list[Any]]:
+        with Executor(Limits(timeout_seconds=1), workers=2) as executor:
+            scorer = Scorer(root / "database", root / "tables.json", executor)
+            seen, verdicts = [], []
+            for pair in scorer.ahead(pairs, lambda pair: pair) if ahead else pairs:
+                seen.append(pair)
+                try:
+                    verdicts.append(scorer.verdict(*pair))
+                except DatabaseError as error:
+                    verdicts.append(str(error))
+        return seen, verdicts
+
+    assert judged(ahead=True) == judged(ahead=False)
+
+
+class Noting(Executor):
+    """Notes what is run in batches."""
+
+    def execute_many(
+        self, queries: Sequence[tuple[str, Path | str]], *, limits: Limits | None = None
+    ) -> list[Execution]:
+        executions = super().execute_many(queries, limits=limits)
+        self.ran = [*getattr(self, "ran", []), *(sql for sql, _ in queries)]
+        return executions
+
+
+def test_what_is_given_out_has_been_run_and_the_rest_need_not_be_there_yet(root: Path) -> None:
+    """Gold and prediction of a pair have run when it is given out; an endless source is read only as far as needed."""
+    pairs = (("singer", "SELECT name FROM singer", f"SELECT {number}") for number in itertools.count())
+
+    with Noting(workers=2) as executor:
+        scorer = Scorer(root / "database", root / "tables.json", executor)
+        for _, gold, pred in itertools.islice(scorer.ahead(pairs, lambda pair: pair), 100):
+            assert {gold, pred} <= set(executor.ran)
 
 
 def command(root: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:

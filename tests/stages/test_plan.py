@@ -80,6 +80,25 @@ def test_deleting_an_artifact_makes_it_and_what_depends_on_it_due_again(tmp_path
     assert "complete" == states["round_2/trajectories"] == states["round_1/policy"] == states["evaluation/base/scores"]
 
 
+def test_the_state_of_one_stage_rests_on_its_own_files_and_its_inputs_builds(tmp_path: Path):
+    """
+    What lies further up is looked at when its own turn comes: a lineage run goes through the stages in order, and an
+    input that was made again has another build by then.
+    """
+    whole = plan(tmp_path)
+    for key in whole.stages:
+        complete(whole, key, **{"data.txt": "as made"})
+
+    (whole.store.folder("benchmark", whole.fingerprints["benchmark"]) / "data.txt").write_text("changed by hand")
+    before = {key: whole.state(key) for key in ("benchmark", "turns", "report")}
+    complete(whole, "benchmark", **{"data.txt": "made again"})
+    after = {key: whole.state(key) for key in ("benchmark", "turns", "report")}
+
+    assert {"benchmark": "stale", "turns": "complete", "report": "complete"} == before
+    assert "stale" == whole.states()["report"]
+    assert {"benchmark": "complete", "turns": "stale", "report": "complete"} == after
+
+
 def test_an_unknown_policy_to_evaluate_is_named_with_the_choices():
     """The error lists the policies that the experiment has."""
     profile = Profile.model_validate({**SCRATCH, "evaluation": {"policies": ("bas",)}})

@@ -55,6 +55,8 @@ def test_an_unknown_key_names_file_key_and_valid_choices(experiments: Path):
         ("evaluation: {prior: silver}", "evaluation.prior"),
         ("agent: {tools: [execute, telescope]}", "agent.tools.1"),
         ("grpo: {clip_low: -0.1}", "grpo.clip_low"),
+        ("reward_search: {grid: {propose: []}}", "reward_search.grid.propose"),
+        ("reward_search: {grid: {propose: [0.1, -0.1]}}", "reward_search.grid.propose.1"),
     ],
 )
 def test_a_wrong_type_or_impossible_value_names_its_key_and_what_was_found(experiments: Path, text: str, key: str):
