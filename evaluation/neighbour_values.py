@@ -75,9 +75,10 @@ def telling_values(column: ColumnProfile, constants: Iterable[tuple[Value, bool,
     """
     found: dict[Any, None] = {}
     for value, pattern, gold in constants:
-        near = _matches(str(value), column) if pattern else _near(value, column)
-        real = gold or column.kind != "text" or (not pattern and str(value) in column.values)
-        found.update(dict.fromkeys(near if real else ()))
+        near = list(_matches(str(value), column) if pattern else _near(value, column))
+        text = any(isinstance(cell, str) for cell in near)
+        if gold or not text or (not pattern and str(value) in column.values):
+            found.update(dict.fromkeys(near))
     return list(found)
 
 
@@ -162,6 +163,7 @@ def _near(value: Value, column: ColumnProfile) -> Iterator[Any]:
     try:
         number = float(value)
     except ValueError:
+        yield str(value)  # SQLite keeps a text in a column of numbers
         return
     if not abs(number) < LARGEST:  # infinite, or no number
         return

@@ -4,8 +4,8 @@ Neighbour databases: small SQLite files with a database's schema and other rows,
 Two queries that give the same on one database may do so by luck: both find nothing, or the one row that is there. On a
 few neighbours luck runs out. Each holds, for the tables that the queries read (and those they refer to):
 
-    rows          24 to 240 a table; half of the cells come from rows of the original, the others are drawn anew, column
-                  by column, so that what happened to go together no longer does
+    rows          some 20 to 240 a table; up to half of the cells come from rows of the original, the others are drawn
+                  anew, column by column, so that what happened to go together no longer does
     constants     rows at, below and above every constant of the two queries, several columns of a row at once
     keys          primary keys, UNIQUE and CHECK hold; foreign keys hold (of the file, of tables.json, and pairs of
                   columns that the gold joins), some parents having many children and some none
@@ -171,7 +171,8 @@ class _Filling:
     def _rows(self, table: TableProfile, links: Sequence[Link]) -> _Filled:
         rng = self._rng
         number = int(min(max(len(table.rows), LEAST_ROWS), MOST_ROWS) * rng.uniform(0.7, 1.4))
-        number = min(max(number, self._focus.most_rows + 8), ROW_CAP)
+        large_group = max(self._focus.counts, default=0)
+        number = min(max(number, self._focus.most_rows + 8, 3 * large_group), ROW_CAP)
         hot = [rng.random() < HOT_SHARE for _ in range(number)]
         filled = _Filled({}, [False] * number)
         for link in links:
@@ -221,8 +222,9 @@ class _Filling:
                 marked[place] = marked[place] or value in telling
             return cells
         cells = drawn_values(column, rng, number, self._focus.counts)
+        kept = 0.2 if self._focus.counts else 0.5  # groups of a certain size are drawn, not found
         for row, cell in enumerate(based_on):
-            if cell is not None and rng.random() < 0.5:
+            if cell is not None and rng.random() < kept:
                 cells[row] = cell
         cells = shifted(cells, column, rng)
         for row in range(number):

@@ -17,7 +17,8 @@ predictions are right by rule `official` of `evaluation.execution_match`, and al
 
     - by its rule `tie_aware`: neighbours have many ties, and the official rule takes DISTINCT away;
     - with all rows that tie with the last one that the gold's LIMIT keeps, as `= (SELECT max(…))` gives them: which of
-      them are kept is chance.
+      them are kept is chance;
+    - where one side returns no row and the other a row of NULLs: nothing was found, asked by ORDER BY or by MIN.
 """
 
 from dataclasses import dataclass
@@ -140,9 +141,16 @@ class Suite:
             admitted = execution_match(
                 gold, pred, [path], self.executor, rule="tie_aware", gold_limits=self.gold_limits
             )
-            if admitted.ex or self._gives_all_tied(gold, pred, path):
+            if admitted.ex or self._both_nothing(gold, pred, path) or self._gives_all_tied(gold, pred, path):
                 return ExecutionVerdict(True, "right")
         return found
+
+    def _both_nothing(self, gold: str, pred: str, path: Path) -> bool:
+        runs = (
+            self.executor.execute(official_text(gold), path, limits=self.gold_limits),
+            self.executor.execute(official_prediction(pred), path),
+        )
+        return all(len(run.rows) <= 1 and all(cell is None for row in run.rows for cell in row) for run in runs)
 
     def _gives_all_tied(self, gold: str, pred: str, path: Path) -> bool:
         probe = order_probe(official_text(gold))

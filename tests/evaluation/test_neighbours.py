@@ -313,6 +313,7 @@ def test_luck_on_the_original_runs_out(
         ),
         ("SELECT name FROM dog WHERE breed = 'pug'", "SELECT name FROM dog WHERE breed IN ('pug', 'Pug', 'pug dog')"),
         ("SELECT DISTINCT breed FROM dog", "SELECT breed FROM dog GROUP BY breed"),
+        ("SELECT age FROM dog WHERE age < 0 ORDER BY age LIMIT 1", "SELECT min(age) FROM dog WHERE age < 0"),
     ],
 )
 def test_same_query_in_other_words_stays_right(
@@ -320,7 +321,7 @@ def test_same_query_in_other_words_stays_right(
 ) -> None:
     """
     Also where it relies on names that are unique though not declared so, allows for spellings that do not occur, adds
-    numbers in another order, or leaves a DISTINCT out that the official rule takes away.
+    numbers in another order, leaves a DISTINCT out that the official rule takes away, or gives NULL for nothing.
     """
     verdict = suite.verdict(database(), gold, respelt, True)
 
