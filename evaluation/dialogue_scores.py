@@ -24,7 +24,7 @@ LEVELS = ("easy", "medium", "hard", "extra")
 @dataclass(frozen=True)
 class ScoredTurn:
     """
-    One turn and what is said of its prediction (fields of `evaluation.verdicts.Verdict`). `turn` counts from 1; None
+    One turn and what is said of its prediction (fields of `evaluation.verdicts.Verdict` and `evaluation.suite`). `turn` counts from 1; None
     for a turn of which only the pair is known: it counts neither by turn nor towards an interaction.
     """
 
@@ -42,6 +42,9 @@ class ScoredTurn:
     gold_empty: bool = False
     gold: str = ""
     pred: str | None = None
+    ex_suite: bool | None = None
+    suite_status: str = ""  # empty: nobody asked for suite EX
+    suite_gold: str = ""
 
     @classmethod
     def from_verdict(
@@ -88,7 +91,9 @@ def question_match(turns: Sequence[ScoredTurn]) -> dict[str, Any]:
     Shares of turns. `ex`, `em`: of the turns that can be graded; `ex_all`, `em_all`: of all turns; `ex_right`,
     `em_right`: the counts; `ex_ungraded`, `em_ungraded`: turns left out. `em_sound`, `ex_keep_distinct`: as their names
     say. `both_empty`: matches in which both results are empty; `gold_empty`: turns whose gold returns nothing, and
-    `ex_gold_not_empty` is EX without them. `no_answer`: turns without a prediction (wrong).
+    `ex_gold_not_empty` is EX without them. `no_answer`: turns without a prediction (wrong). Where turns carry suite EX:
+    `ex_suite` and the like, as for EX; `ex_unmasked`: right by EX, wrong on a neighbour; `suite_gold_empty`,
+    `suite_gold_constant`: turns whose gold returns nothing, or the same, on all neighbours.
     """
     not_empty = [turn for turn in turns if not turn.gold_empty]
     return {
@@ -101,20 +106,34 @@ def question_match(turns: Sequence[ScoredTurn]) -> dict[str, Any]:
         "gold_empty": len(turns) - len(not_empty),
         "both_empty": sum(turn.both_empty and turn.ex is True for turn in turns),
         "no_answer": sum(turn.status == "no_answer" for turn in turns),
+        **_suite_match(turns),
+    }
+
+
+def _suite_match(turns: Sequence[ScoredTurn]) -> dict[str, Any]:
+    if not any(turn.suite_status for turn in turns):
+        return {}
+    return {
+        **_match("ex_suite", [turn.ex_suite for turn in turns]),
+        "ex_unmasked": sum(turn.ex is True and turn.ex_suite is False for turn in turns),
+        "suite_gold_empty": sum(turn.suite_gold == "empty" for turn in turns),
+        "suite_gold_constant": sum(turn.suite_gold == "constant" for turn in turns),
     }
 
 
 def interaction_match(turns: Sequence[ScoredTurn]) -> dict[str, Any]:
     """
     Shares of dialogues whose turns are all right. `interaction_ex`, `interaction_em`: turns that cannot be graded are
-    left out, and dialogues that have no other turn; with `_all` they count as wrong, as in the official totals.
+    left out, and dialogues that have no other turn; with `_all` they count as wrong, as in the official totals. Where
+    turns carry suite EX, `interaction_ex_suite` likewise.
     """
     dialogues: dict[str, list[ScoredTurn]] = {}
     for turn in turns:
         if turn.turn is not None:
             dialogues.setdefault(turn.dialogue_id, []).append(turn)
     result: dict[str, Any] = {"dialogues": len(dialogues)}
-    for name in ("ex", "em"):
+    carried = any(turn.suite_status for turn in turns)
+    for name in ("ex", "em", *(["ex_suite"] if carried else [])):
         verdicts = [[getattr(turn, name) for turn in group] for group in dialogues.values()]
         graded = [[verdict for verdict in group if verdict is not None] for group in verdicts]
         result[f"interaction_{name}"] = _share([all(group) for group in graded if group])

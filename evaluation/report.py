@@ -2,10 +2,10 @@
 A report on predictions: every total, what was left out and why, and what made the numbers.
 
     python -m evaluation.report PREDICTIONS.jsonl --database DIR --tables tables.json
-                                [--gold GOLD.jsonl] [--json OUT] [--markdown OUT]
+                                [--gold GOLD.jsonl] [--suite] [--json OUT] [--markdown OUT]
 
 reads turns and predictions (`evaluation.pairing` has the formats), judges each pair (`evaluation.verdicts`) and writes
-the report as JSON and as Markdown; without --json and --markdown, Markdown goes to standard output. Exit status: 0 the
+the report as JSON and as Markdown, with --suite also suite EX beside EX (`evaluation.suite`); without --json and --markdown, Markdown goes to standard output. Exit status: 0 the
 report was made; 1 the input cannot be read; 2 wrong usage; 3 there was no turn; 4 no turn could be judged.
 """
 
@@ -15,6 +15,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,8 @@ from evaluation.dialogue_scores import ScoredTurn, totals
 from evaluation.error_taxonomy import ERROR_CLASSES, classify_error
 from evaluation.pairing import AskedTurn, Pairing, read_pairing
 from evaluation.report_text import markdown
-from evaluation.verdicts import Pair, Scorer, judge_pairs
+from evaluation.suite import Suite
+from evaluation.verdicts import Pair, Scorer, add_suite_arguments, judge_pairs, suite_of
 from text2sql.artifacts import file_digest
 from text2sql.errors import DatabaseError, DataError
 from text2sql.executor import Executor, Limits
@@ -34,18 +36,21 @@ RULES = {
     "em": "taoyds/test-suite-sql-eval at e97acc54, values and DISTINCT ignored",
     "ex": "taoyds/test-suite-sql-eval at e97acc54, one database per id unless its folder holds a test suite",
     "em_sound": "1: the same clauses read with sqlglot, ON conditions and columns on the right side compared",
+    "ex_suite": "1: EX, and the same on generated neighbours of the database (evaluation.neighbours)",
     "errors": "1: evaluation.error_taxonomy, over the golds of the earlier turns",
 }
 
 
-def make_report(pairing: Pairing, scorer: Scorer, *, corrections: str = "none") -> dict[str, Any]:
+def make_report(
+    pairing: Pairing, scorer: Scorer, *, corrections: str = "none", suite: Suite | None = None
+) -> dict[str, Any]:
     """
     The report as plain JSON values: `totals`, `errors` (class to count, over wrong predictions), `pairing`, `ungraded`
     (turns that got no verdict on EX or EM, by name) and `made_with`. `corrections`: the hash of the corrections that
-    the golds rest on.
+    the golds rest on. With `suite` the totals have suite EX.
     """
     pairs = [Pair(turn.id, turn.db_id, turn.gold, turn.pred) for turn in pairing.turns]
-    verdicts = list(judge_pairs(pairs, scorer))
+    verdicts = list(judge_pairs(pairs, scorer, suite=suite))
     scored = [_scored(turn, verdict) for turn, verdict in zip(pairing.turns, verdicts, strict=True)]
     return {
         "totals": totals(scored),
@@ -64,7 +69,7 @@ def make_report(pairing: Pairing, scorer: Scorer, *, corrections: str = "none") 
             "python": sys.version.split()[0],
             "sqlglot": version("sqlglot"),
             "limits": {"prediction": asdict(scorer.executor.limits), "gold": asdict(scorer.gold_limits)},
-            "rules": RULES,
+            "rules": {name: rule for name, rule in RULES.items() if suite or name != "ex_suite"},
             "corrections": corrections,
         },
     }
@@ -88,6 +93,9 @@ def _scored(turn: AskedTurn, verdict: Mapping[str, Any]) -> ScoredTurn:
         gold_empty=bool(verdict["gold_empty"]),
         gold=turn.gold,
         pred=turn.pred,
+        ex_suite=False if unanswered else verdict.get("ex_suite"),
+        suite_status=verdict.get("suite_status") or "",
+        suite_gold=verdict.get("suite_gold") or "",
     )
 
 
@@ -113,6 +121,7 @@ def main() -> int:
     parser.add_argument("--database", type=Path, required=True, metavar="DIR", help="holds <db_id>/<db_id>.sqlite")
     parser.add_argument("--tables", type=Path, required=True, metavar="tables.json")
     parser.add_argument("--gold", type=Path, help="golds in a file of their own; pairs are made by id")
+    add_suite_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report as JSON")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the report as Markdown")
     parser.add_argument("--timeout", type=float, default=Limits.timeout_seconds, metavar="SECONDS")
@@ -120,8 +129,11 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         pairing = read_pairing(arguments.predictions, arguments.gold)
-        with Executor(Limits(timeout_seconds=arguments.timeout), workers=arguments.workers) as executor:
-            report = make_report(pairing, Scorer(arguments.database, arguments.tables, executor))
+        with ExitStack() as stack:
+            limits = Limits(timeout_seconds=arguments.timeout)
+            executor = stack.enter_context(Executor(limits, workers=arguments.workers))
+            scorer = Scorer(arguments.database, arguments.tables, executor)
+            report = make_report(pairing, scorer, suite=suite_of(arguments, executor, stack))
         report["made_from"] = _sources(arguments)
         _write(report, arguments.json, arguments.markdown)
     except (DataError, DatabaseError, OSError) as error:

@@ -24,17 +24,15 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def _headline(totals: Mapping[str, Any]) -> list[str]:
     rows = [
-        ("question match", totals["ex"], totals["em"]),
-        ("question match, ungraded turns counted as wrong", totals["ex_all"], totals["em_all"]),
-        ("interaction match", totals["interaction_ex"], totals["interaction_em"]),
-        (
-            "interaction match, ungraded turns counted as wrong",
-            totals["interaction_ex_all"],
-            totals["interaction_em_all"],
-        ),
+        ("question match", "", ""),
+        ("question match, ungraded turns counted as wrong", "", "_all"),
+        ("interaction match", "interaction_", ""),
+        ("interaction match, ungraded turns counted as wrong", "interaction_", "_all"),
     ]
+    measures = _measures(totals)
+    cells = [(name, *(share(totals.get(f"{before}{key}{after}")) for key in measures)) for name, before, after in rows]
     return [
-        *_table(["", "EX", "EM"], [(name, share(ex), share(em)) for name, ex, em in rows]),
+        *_table(["", *measures.values()], cells),
         "",
         f"{totals['turns']} turns in {totals['dialogues']} dialogues; {totals['no_answer']} without an answer. "
         f"Ungraded: {totals['ex_ungraded']} by EX, {totals['em_ungraded']} by EM.",
@@ -42,13 +40,30 @@ def _headline(totals: Mapping[str, Any]) -> list[str]:
         f"{share(totals['ex_keep_distinct'])}.",
         f"Golds that return nothing: {totals['gold_empty']}; EX without them: {share(totals['ex_gold_not_empty'])}; "
         f"matches of two empty results: {totals['both_empty']}.",
+        *_suite(totals),
+    ]
+
+
+def _measures(totals: Mapping[str, Any]) -> dict[str, str]:
+    """Key of a measure to its heading; suite EX stands beside EX where the turns carry it."""
+    return {"ex": "EX", **({"ex_suite": "suite EX"} if "ex_suite" in totals else {}), "em": "EM"}
+
+
+def _suite(totals: Mapping[str, Any]) -> list[str]:
+    if "ex_suite" not in totals:
+        return []
+    return [
+        f"Right by EX and wrong on a neighbour of the database: {totals['ex_unmasked']}. On all neighbours "
+        f"{totals['suite_gold_empty']} golds return nothing and {totals['suite_gold_constant']} always the same: these "
+        "turns tell no right query from a wrong one.",
     ]
 
 
 def _groups(groups: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    columns = ("ex", "em", "em_sound", "ex_all", "em_all")
-    rows = [(name, group["turns"], *(share(group[column]) for column in columns)) for name, group in groups.items()]
-    return _table(["", "turns", "EX", "EM", "EM sound", "EX, all", "EM, all"], rows)
+    measures = _measures(next((group for group in groups.values() if "ex_suite" in group), {}))
+    headings = {**measures, "em_sound": "EM sound", "ex_all": "EX, all", "em_all": "EM, all"}
+    rows = [(name, group["turns"], *(share(group.get(key)) for key in headings)) for name, group in groups.items()]
+    return _table(["", "turns", *headings.values()], rows)
 
 
 def _partial(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -6,12 +6,14 @@ returned: it depends on the SQLite build. A prediction that gives another admiss
 """
 
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from sqlglot import exp
 
 from evaluation.gold_flags import TieProbe, parse, tie_probes
+from evaluation.result_match import value_match
 
 _ALL_ROWS = 10**9
 
@@ -47,3 +49,20 @@ def admits(probe: TieProbe, rows: tuple[tuple[Any, ...], ...], pred: tuple[tuple
             return False
         position += len(tied)
     return True
+
+
+def admits_all_tied(probe: TieProbe, rows: tuple[tuple[Any, ...], ...], pred: tuple[tuple[Any, ...], ...]) -> bool:
+    """
+    Is `pred` the gold's answer with every row that ties with its last one? A LIMIT cuts those off, `= (SELECT max(…))`
+    does not. No for a gold without LIMIT. `rows` are the probe's. Columns may be in another order where all the answer
+    is tied. Raises UndecidedError.
+    """
+    start, stop = probe.cuts if len(probe.cuts) == 2 else (0, probe.cuts[0])
+    if stop >= _ALL_ROWS or not start < stop <= len(rows):
+        return False
+    width = len(rows[0]) - probe.keys
+    while stop < len(rows) and rows[stop - 1][width:] == rows[stop][width:]:
+        stop += 1
+    if rows[start][width:] == rows[stop - 1][width:]:
+        return value_match([row[:width] for row in rows[start:stop]], pred, ordered=False)
+    return admits(replace(probe, cuts=(start, stop)), rows, pred)

@@ -1,12 +1,16 @@
 """
 The one judge: selection, rewards, reports and this command line all ask `Scorer`.
 
-    python -m evaluation.verdicts PAIRS.jsonl --database DIR --tables tables.json [--keep-distinct] [--workers N]
+    python -m evaluation.verdicts PAIRS.jsonl --database DIR --tables tables.json [--keep-distinct] [--suite]
+                                  [--workers N]
 
 reads one JSON object a line, {"id", "db_id", "gold", "pred"} (`-`: standard input; other keys are ignored; pred null or
 "" is no answer), and writes one a line in the same order: {"id", "em", "em_sound", "ex", "ex_keep_distinct",
 "hardness", "partial", "status", "reason", "both_empty", "gold_empty"}. em and ex are null where the official evaluator
-would stop with an exception. Pairing is by line, so an id that occurs twice is refused. Progress and, as the last line,
+would stop with an exception. With --suite each line also has {"ex_suite", "suite_status", "suite_gold",
+"suite_left_out", "suite_reason"}: is the prediction right on generated neighbours of its database, too
+(`evaluation.suite`)? Further .sqlite files in a database's folder are another thing: they are part of EX, with and
+without --suite. Pairing is by line, so an id that occurs twice is refused. Progress and, as the last line,
 the counts go to standard error. Exit status: 0 pairs were judged, however they came out; 1 the input cannot be read;
 2 wrong usage; 3 there was no pair; 4 no pair could be judged (no database can be opened, or the machine failed).
 """
@@ -14,10 +18,11 @@ the counts go to standard error. Exit status: 0 pairs were judged, however they 
 import argparse
 import json
 import sys
+import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
@@ -35,13 +40,16 @@ from evaluation.execution_match import (
     run_ahead,
 )
 from evaluation.sound import exact_match_sound
+from evaluation.suite import Suite
 from text2sql.datasets import read_tables
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
 from text2sql.executor import Execution, Executor, Limits, check_sqlite_file, is_sqlite_file
+from text2sql.schema import Schema, read_schema
 
 T = TypeVar("T")
 KEPT_VERDICTS = 50_000
 BATCH = 32  # pairs whose queries run together
+SUITE_KEYS = ("ex_suite", "suite_status", "suite_gold", "suite_left_out", "suite_reason")
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ class Scorer:
         self.gold_limits = gold_limits
         self._databases: dict[str, tuple[Path, ...]] = {}
         self._schemas: dict[str, EvaluatorSchema] = {}
+        self._structures: dict[str, Schema] = {}
         self._verdicts: dict[tuple[str, str, str], Verdict] = {}
 
     def verdict(self, db_id: str, gold: str, pred: str | None) -> Verdict:
@@ -157,6 +166,12 @@ class Scorer:
         if db_id not in self._schemas:
             self._schemas.setdefault(db_id, load_schema(self.database(db_id), self._entries.get(db_id)))
         return self._schemas[db_id]
+
+    def structure(self, db_id: str) -> Schema:
+        """The database's tables, columns and keys, those of tables.json included."""
+        if db_id not in self._structures:
+            self._structures[db_id] = read_schema(self.database(db_id), self._entries.get(db_id))
+        return self._structures[db_id]
 
     def clause_f1(self, db_id: str, gold: str, pred: str) -> dict[str, float]:
         """F1 per clause, with the database's columns to settle names; {} when the gold cannot be read."""
@@ -245,24 +260,35 @@ def read_pairs(lines: Iterable[str]) -> list[Pair]:
     return pairs
 
 
-def judge_pairs(pairs: Sequence[Pair], scorer: Scorer, *, keep_distinct: bool = False) -> Iterator[dict[str, Any]]:
+def judge_pairs(
+    pairs: Sequence[Pair], scorer: Scorer, *, keep_distinct: bool = False, suite: Suite | None = None
+) -> Iterator[dict[str, Any]]:
     """
     The output objects, in order. As the official evaluator raises on an empty prediction, its ex is null. A pair whose
     database cannot be read or on which the machine fails has only nulls, and status `database` or `infrastructure`.
+    With `suite` each has SUITE_KEYS, too.
     """
 
     def judge(pair: Pair) -> dict[str, Any]:
         try:
             verdict = asdict(scorer.verdict(pair.db_id, pair.gold, pair.pred))
+            if keep_distinct:
+                verdict["ex"] = verdict["ex_keep_distinct"]
+            elif verdict["status"] == "no_answer":
+                verdict["ex"] = None
+            if suite is not None:
+                verdict |= on_neighbours(pair, verdict["ex"], suite)
         except (DatabaseError, InfrastructureError) as error:
             status = "database" if isinstance(error, DatabaseError) else "infrastructure"
-            nothing: dict[str, Any] = dict.fromkeys(Verdict.__dataclass_fields__)
+            keys = (*Verdict.__dataclass_fields__, *(SUITE_KEYS if suite else ()))
+            nothing: dict[str, Any] = dict.fromkeys(keys)
             return {"id": pair.id, **nothing, "status": status, "reason": str(error)}
-        if keep_distinct:
-            verdict["ex"] = verdict["ex_keep_distinct"]
-        elif verdict["status"] == "no_answer":
-            verdict["ex"] = None
         return {"id": pair.id, **verdict}
+
+    def on_neighbours(pair: Pair, ex: bool | None, suite: Suite) -> dict[str, Any]:
+        found = suite.verdict(scorer.structure(pair.db_id), pair.gold, pair.pred, ex, keep_distinct=keep_distinct)
+        values = (found.ex_suite, found.status, found.gold, found.left_out, found.reason)
+        return dict(zip(SUITE_KEYS, values, strict=True))
 
     def judge_batch(batch: Sequence[Pair]) -> list[dict[str, Any]]:
         scorer.run_ahead((pair.db_id, pair.gold, pair.pred) for pair in batch)
@@ -280,22 +306,51 @@ def main() -> int:
     parser.add_argument("--database", type=Path, required=True, metavar="DIR", help="holds <db_id>/<db_id>.sqlite")
     parser.add_argument("--tables", type=Path, required=True, metavar="tables.json")
     parser.add_argument("--keep-distinct", action="store_true", help="let `ex` be the verdict with DISTINCT kept")
+    add_suite_arguments(parser)
     parser.add_argument("--timeout", type=float, default=Limits.timeout_seconds, metavar="SECONDS")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run queries")
     arguments = parser.parse_args()
     try:
         pairs = _read(arguments.pairs)
-        with Executor(Limits(timeout_seconds=arguments.timeout), workers=arguments.workers) as executor:
+        with ExitStack() as stack:
+            limits = Limits(timeout_seconds=arguments.timeout)
+            executor = stack.enter_context(Executor(limits, workers=arguments.workers))
             scorer = Scorer(arguments.database, arguments.tables, executor)
-            counts = _write(judge_pairs(pairs, scorer, keep_distinct=arguments.keep_distinct), len(pairs))
+            suite = suite_of(arguments, executor, stack)
+            verdicts = judge_pairs(pairs, scorer, keep_distinct=arguments.keep_distinct, suite=suite)
+            counts = _write(verdicts, len(pairs))
     except (DataError, OSError) as error:
         _say(str(error))
         return 1
     failed = counts["database"] + counts["infrastructure"]
-    _say(_summary(counts, len(pairs)))
+    _say(_summary(counts, len(pairs), arguments.suite))
     if not pairs:
         return 3
     return 4 if failed == len(pairs) else 0
+
+
+def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--suite",
+        action="store_true",
+        help="judge predictions that are right by EX on generated neighbour databases, too (suite EX). Not the official "
+        "test suites: those are further .sqlite files in a database's folder, and part of EX anyway",
+    )
+    parser.add_argument("--suite-seed", type=int, default=0, metavar="N", help="another N gives other neighbours")
+    parser.add_argument(
+        "--suite-cache",
+        type=Path,
+        metavar="DIR",
+        help="keep the neighbours here for the next time (without it they are deleted); not in a database's folder",
+    )
+
+
+def suite_of(arguments: argparse.Namespace, executor: Executor, stack: ExitStack) -> Suite | None:
+    """The suite that the command line asks for; neighbours that are not to be kept are deleted when `stack` ends."""
+    if not arguments.suite:
+        return None
+    folder = arguments.suite_cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="neighbours-")))
+    return Suite(executor, folder, seed=arguments.suite_seed)
 
 
 def _read(name: str) -> list[Pair]:
@@ -313,6 +368,7 @@ def _write(verdicts: Iterable[Mapping[str, Any]], total: int) -> Counter[str]:
         counts[verdict["status"]] += 1
         counts["EM"] += verdict["em"] is True
         counts["EX"] += verdict["ex"] is True
+        counts["suite EX"] += verdict.get("ex_suite") is True
         if number % 1000 == 0:
             sys.stdout.buffer.flush()
             _say(f"{number:,} of {total:,} pairs")
@@ -324,9 +380,13 @@ def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def _summary(counts: Counter[str], total: int) -> str:
-    by_status = ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if status not in ("EM", "EX"))
-    return f"{total:,} pairs: EM {counts['EM']:,}, EX {counts['EX']:,}; {by_status or 'nothing to judge'}"
+def _summary(counts: Counter[str], total: int, suite: bool) -> str:
+    measures = ("EM", "EX", "suite EX") if suite else ("EM", "EX")
+    right = ", ".join(f"{name} {counts[name]:,}" for name in measures)
+    by_status = ", ".join(
+        f"{status} {count}" for status, count in sorted(counts.items()) if status not in ("EM", "EX", "suite EX")
+    )
+    return f"{total:,} pairs: {right}; {by_status or 'nothing to judge'}"
 
 
 if __name__ == "__main__":

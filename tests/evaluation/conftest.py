@@ -32,6 +32,7 @@ def concerts_entry() -> dict[str, Any]:
         "db_id": "concerts",
         "table_names_original": list(TABLES),
         "column_names_original": columns,
+        "primary_keys": [],
         "foreign_keys": [[places[left], places[right]] for left, right in FOREIGN_KEYS],
     }
 

@@ -13,6 +13,7 @@ import pytest
 from evaluation.pairing import Pairing, read_pairing
 from evaluation.report import make_report
 from evaluation.report_text import markdown, share
+from evaluation.suite import Suite
 from evaluation.verdicts import Scorer
 from text2sql.executor import Executor, Limits
 
@@ -110,6 +111,28 @@ def test_report_says_what_made_it(report):
     assert made["limits"]["gold"]["timeout_seconds"] > made["limits"]["prediction"]["timeout_seconds"]
     assert {"em", "ex", "em_sound", "errors"} == set(made["rules"])
     assert "none" == made["corrections"]
+
+
+def test_suite_ex_stands_beside_ex_on_request(report, root: Path, tmp_path: Path):
+    """
+    Turns that are right by EX and wrong on a neighbour are counted; every table of the page has the column. A report
+    without the second judge has neither.
+    """
+    path = root / "predictions.jsonl"
+    with Executor(workers=1) as executor:
+        scorer = Scorer(root / "database", root / "tables.json", executor)
+        judged = make_report(read_pairing(path), scorer, suite=Suite(executor, tmp_path))
+    totals, text = judged["totals"], markdown(judged)
+
+    assert (4, 3, 1) == (totals["ex_right"], totals["ex_suite_right"], totals["ex_unmasked"])
+    assert 3 / 6 == totals["ex_suite"]
+    assert 0 == totals["interaction_ex_suite_right"] - totals["interaction_ex_right"]
+    assert "| question match | 0.667 | 0.500 |" in text
+    assert "|  | turns | EX | suite EX | EM |" in text
+    assert "ex_suite" in judged["made_with"]["rules"]
+    assert totals["ex"] == report["totals"]["ex"]
+    assert "ex_suite" not in report["totals"]
+    assert "suite EX" not in markdown(report)
 
 
 def test_missing_prediction_is_named_and_wrong(report):

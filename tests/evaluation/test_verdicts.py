@@ -282,6 +282,56 @@ def test_command_line_can_keep_distinct(root: Path) -> None:
     assert json.loads(command(root, pair, "--keep-distinct").stdout)["ex"] is False
 
 
+def test_command_line_asks_the_neighbours_on_request(root: Path, tmp_path: Path) -> None:
+    """
+    --suite adds the second judge's fields and its count, and changes nothing else; the neighbours are kept where
+    --suite-cache says and never lie in the database's folder, where they would become part of EX.
+    """
+    gold = "SELECT name FROM singer WHERE age > 40"
+    pairs = "\n".join(
+        [
+            line(gold=gold, pred="SELECT name FROM singer WHERE age > 41"),
+            line(id="2", gold=gold, pred="SELECT singer.name FROM singer WHERE 40 < age"),
+            line(id="3", gold=gold, pred="SELECT count(*) FROM singer"),
+            line(id="4", gold=gold, pred=None),
+            line(id="5", db_id="missing"),
+            line(
+                id="6",
+                gold="SELECT name FROM singer WHERE age > 40 AND age < 2",
+                pred="SELECT name FROM singer WHERE 0",
+            ),
+        ]
+    )
+    plain = command(root, pairs)
+    ran = command(root, pairs, "--suite", "--suite-cache", str(tmp_path / "neighbours"))
+    verdicts = [json.loads(text) for text in ran.stdout.decode().splitlines()]
+    suite_keys = ("ex_suite", "suite_status", "suite_gold", "suite_left_out", "suite_reason")
+
+    assert [tuple(one[key] for key in suite_keys[:4]) for one in verdicts] == [
+        (False, "wrong", "varies", 0),
+        (True, "right", "varies", 0),
+        (False, "ex_wrong", "varies", 0),
+        (None, "ex_null", "varies", 0),
+        (None, None, None, None),
+        (True, "right", "empty", 0),
+    ]
+    assert verdicts[0]["suite_reason"].startswith("neighbour ")
+    assert [{key: one[key] for key in one if key not in suite_keys} for one in verdicts] == [
+        json.loads(text) for text in plain.stdout.decode().splitlines()
+    ]
+    assert ran.stderr.decode().splitlines()[-1].startswith("6 pairs: EM 1, EX 3, suite EX 2; ")
+    assert list((tmp_path / "neighbours").glob("*/*.sqlite"))
+    assert [path.name for path in (root / "database" / "singer").iterdir()] == ["singer.sqlite"]
+
+
+def test_help_keeps_suite_and_test_suites_apart(root: Path) -> None:
+    """--suite generates neighbours; further .sqlite files in a database's folder are the official test suites."""
+    said = " ".join(command(root, "", "--help").stdout.decode().split())
+
+    assert "generated neighbour databases" in said
+    assert "Not the official test suites" in said
+
+
 def test_exit_status_tells_success_from_nothing_done(root: Path) -> None:
     """Case cl-success-that-was-none: no pair, no pair that could be judged, broken input and all wrong differ."""
     nowhere = "\n".join(line(id=number, db_id="missing") for number in range(10))
