@@ -69,7 +69,7 @@ def make_turns(context: StageContext) -> dict[str, Any]:
         benchmark,
         table,
         profile.benchmark,
-        schema_style=profile.agent.prompt,
+        schema_style=profile.agent.schema_style,
         sample_values=profile.agent.sample_values,
         seed=profile.seed,
     )

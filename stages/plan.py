@@ -107,7 +107,7 @@ def _data_stages() -> list[Stage]:
             "turns",
             "data:make_turns",
             {"benchmark": "benchmark"},
-            ("benchmark.validation_share", "benchmark.split_by", "agent.prompt", "agent.sample_values", "seed"),
+            ("benchmark.validation_share", "benchmark.split_by", "agent.schema_style", "agent.sample_values", "seed"),
             kinds=("parquet", "polars"),
             description="One row per turn (item), with its history, schema text, hardness and split.",
         ),
@@ -119,7 +119,7 @@ def _base_stage(profile: Profile) -> Stage:
     reads = ("model", "agent", "seed") if profile.model.init == "scratch" else ("model",)
     return Stage(
         "base_policy",
-        "policies:make_base_policy",
+        "base_policy:make_base_policy",
         {"benchmark": "benchmark", "turns": "turns"},
         reads,
         needs_model=True,

@@ -1,23 +1,18 @@
-"""The stages that make a policy: base, one per round, GRPO, and the two short-horizon baselines."""
+"""The stages that train a policy: one per round, GRPO, and the two short-horizon baselines."""
 
 import asyncio
 import contextlib
 import itertools
 import json
 import os
-import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, call_phrases
 from agents.mtsql.agent import MtsqlAgent
-from agents.mtsql.environment import Environment
-from agents.mtsql.memory import HistoryMemory
 from agents.mtsql.rewards import reward
-from agents.mtsql.scripted import scripted_messages
 from stages.context import StageContext, policy_of
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
@@ -25,103 +20,15 @@ from text2sql.config import AgentSettings, RewardSettings, SFTSettings
 from text2sql.dialogue import Item
 from text2sql.engines.base import Engine
 from text2sql.errors import TrajectoryError
-from text2sql.executor import Executor
-from text2sql.policy import resolve_policy
 from text2sql.rollout import rollout
-from text2sql.schema import read_schema
-from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
+from text2sql.trajectory import Trajectory, read_trajectories
 from trainers.rows import TrainingRow, row_from_trajectory
-from trainers.scratch import make_scratch_policy
+
+Script = tuple[Item, str, list[str]]
+"""An item, the horizon ("long" or "short") it is answered at, and the model's messages."""
 
 
-def make_base_policy(context: StageContext) -> dict[str, Any]:
-    """A model by name is checked and referred to; a scratch model is made and bootstrapped on scripted episodes."""
-    settings = context.profile.model
-    if settings.init == "pretrained":
-        assert settings.name is not None
-        resolve_policy(settings.name)
-        context.write_json("reference.json", {"policy": settings.name, "reason": "pretrained"})
-        return {"pretrained": settings.name}
-    bootstrap = settings.bootstrap
-    items = bootstrap_items(context)
-    agent = context.profile.agent
-    with context.executor() as executor:
-        episodes = [
-            (item, horizon, messages)
-            for item in items
-            for horizon, messages in scripts(item, context, executor, bootstrap.episodes_per_item)
-        ]
-        scratch = context.out / "scratch"
-        if not scratch.is_dir():
-            texts = asyncio.run(spoken_texts(episodes, context, executor))
-            phrases = call_phrases((EXEC_SQL, MEMORY_RETRIEVE))
-            make_scratch_policy(texts, settings, context.profile.seed, scratch.with_name("scratch.making"), phrases)
-            scratch.with_name("scratch.making").rename(scratch)
-        codec = ChatCodec.load(scratch)
-        agents = {
-            "long": MtsqlAgent(codec, executor, context.database_root, agent),
-            "short": MtsqlAgent(codec, executor, context.database_root, short_horizon(agent)),
-        }
-        kept, too_long = asyncio.run(replay_all(episodes, agents))
-    write_trajectories(kept, context.out / "episodes.jsonl")
-    context.say(f"base_policy: {len(kept)} scripted episodes of {len(items)} train items, {too_long} too long")
-    sft = SFTSettings(
-        epochs=bootstrap.epochs,
-        learning_rate=bootstrap.learning_rate,
-        batch_size=bootstrap.batch_size,
-        gradient_accumulation=1,
-        max_tokens=settings.max_positions,
-    )
-    metrics = train(context, rows_of(kept), str(scratch), sft)
-    shutil.rmtree(scratch)
-    return {"scripted_items": len(items), "scripted_episodes": len(kept), "episodes_too_long": too_long, **metrics}
-
-
-def bootstrap_items(context: StageContext) -> list[Item]:
-    """The train items that the bootstrap may see: whole dialogues, drawn with the profile's seed."""
-    share = context.profile.model.bootstrap.share_of_train
-    items = context.items("train")
-    dialogues = list(dict.fromkeys(item.dialogue_id for item in items))
-    drawn = set(random.Random(context.profile.seed).sample(dialogues, max(1, round(share * len(dialogues)))))
-    return [item for item in items if item.dialogue_id in drawn]
-
-
-def scripts(item: Item, context: StageContext, executor: Executor, episodes: int) -> Iterator[tuple[str, list[str]]]:
-    """Scripted episodes of one item: long-horizon ones with mistakes that get corrected, and one short answer."""
-    bootstrap = context.profile.model.bootstrap
-    database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
-    schema = read_schema(database)
-    for number in range(episodes):
-        rng = random.Random(f"{context.profile.seed}/{item.item_id}/{number}")
-        agent = context.profile.agent
-        mistakes = bootstrap.mistakes_per_episode
-        yield (
-            "long",
-            scripted_messages(item, rng, mistakes, agent, schema, lambda sql: executor.execute(sql, database)),
-        )
-    yield "short", [f"<answer_sql>{item.gold}</answer_sql>"]
-
-
-async def spoken_texts(
-    episodes: Sequence[tuple[Item, str, list[str]]], context: StageContext, executor: Executor
-) -> list[str]:
-    """All that is said in the episodes, by anybody: what a scratch tokenizer is trained on."""
-    texts: list[str] = []
-    for item, horizon, messages in episodes:
-        question = item.question()
-        agent = context.profile.agent if horizon == "long" else short_horizon(context.profile.agent)
-        database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
-        environment = Environment(question, executor, database, HistoryMemory(executor, database), agent)
-        texts.append(environment.prompt()[0])
-        for message in messages:
-            reply = await environment.step(message)
-            texts += [message, reply.text or ""]
-    return texts
-
-
-async def replay_all(
-    episodes: Sequence[tuple[Item, str, list[str]]], agents: dict[str, MtsqlAgent]
-) -> tuple[list[Trajectory], int]:
+async def replay_all(episodes: Sequence[Script], agents: dict[str, MtsqlAgent]) -> tuple[list[Trajectory], int]:
     """The episodes as trajectories, and how many were left out because a token budget ends them too early."""
     numbers: dict[str, Iterator[int]] = {}
     trajectories = []
@@ -177,23 +84,30 @@ def rows_of(trajectories: Sequence[Trajectory]) -> list[TrainingRow]:
     return [row_from_trajectory(trajectory) for trajectory in trajectories]
 
 
-def train(context: StageContext, rows: Sequence[TrainingRow], start: str, settings: SFTSettings) -> dict[str, Any]:
-    """Masked SFT into `policy`; the working folder with checkpoints is kept only until it is done."""
+def train(
+    context: StageContext, rows: Sequence[TrainingRow], start: str, settings: SFTSettings, name: str = "policy"
+) -> dict[str, Any]:
+    """
+    Masked SFT into the folder `name`; the working folder with checkpoints is kept only until it is done. What is
+    trained on the way to the stage's own policy puts its name before its metrics.
+    """
     from trainers.sft import train_sft
 
-    work = context.out / "work"
+    prefix = "" if name == "policy" else f"{name}/"
+    work = context.out / f"{name}.work"
     metrics = train_sft(
         rows,
         Path(start),
-        context.out / "policy",
+        context.out / name,
         settings,
         seed=context.profile.seed,
         work=work,
-        on_metrics=context.log,
+        on_metrics=lambda values, step: context.log({f"{prefix}{key}": v for key, v in values.items()}, step),
     )
     shutil.rmtree(work, ignore_errors=True)
-    context.say(f"{context.key}: {', '.join(f'{key} {_short(value)}' for key, value in metrics.items())}")
-    return metrics
+    said = ", ".join(f"{key} {_short(value)}" for key, value in metrics.items())
+    context.say(f"{context.key}: {prefix.replace('/', ': ')}{said}")
+    return {f"{prefix}{key}": value for key, value in metrics.items()}
 
 
 def make_grpo_policy(context: StageContext) -> dict[str, Any]:

@@ -41,14 +41,22 @@ class BenchmarkSettings(Section):
 
 
 class BootstrapSettings(Section):
-    """Short training of a scratch policy on scripted episodes: the stand-in for pretraining."""
+    """
+    Training of a scratch policy on part of train, the stand-in for pretraining. First language modelling of whole
+    dialogues (every token counts), so that it reads questions and writes SQL; then masked SFT on scripted episodes of
+    `items` turns (all when left out), so that it knows the protocol.
+    """
 
-    share_of_train: float = Field(0.35, gt=0.0, le=1.0)
+    share_of_train: float = Field(0.35, gt=0.0, le=1.0, description="share of the train dialogues that it may see")
+    dialogue_epochs: float = Field(4.0, gt=0)
+    dialogue_learning_rate: float = Field(4e-3, gt=0)
+    dialogue_batch_size: int = Field(4, ge=1)
+    items: int | None = Field(None, ge=1)
     mistakes_per_episode: float = Field(0.5, ge=0.0, le=2.0)
-    episodes_per_item: int = Field(4, ge=1)
-    epochs: float = Field(6.0, gt=0)
+    episodes_per_item: int = Field(1, ge=1)
+    epochs: float = Field(2.0, gt=0)
     learning_rate: float = Field(2e-3, gt=0)
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(8, ge=1)
 
 
 class ModelSettings(Section):
@@ -84,6 +92,9 @@ class AgentSettings(Section):
 
     horizon: Literal["long", "short"] = "long"
     prompt: Literal["full", "compact"] = "full"
+    schema_style: Literal["full", "compact", "name"] = Field(
+        "full", description="how the prompt shows the database; `name` is for a policy that knows its few databases"
+    )
     tools: tuple[Literal["execute", "memory"], ...] = ("execute", "memory")
     max_tool_calls: int = Field(3, ge=0)
     max_messages: int = Field(5, ge=1, description="the model's messages per episode, malformed ones included")

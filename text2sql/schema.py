@@ -17,7 +17,7 @@ from typing import Any, Literal
 from text2sql.errors import DatabaseError, DataError
 from text2sql.executor import check_sqlite_file
 
-Style = Literal["compact", "full"]
+Style = Literal["full", "compact", "name"]
 
 SAMPLED_ROWS = 1_000  # sample values are the first different ones in this many rows
 SAMPLE_CHARACTERS = 30
@@ -118,9 +118,11 @@ def read_schema(database: Path, tables_entry: Mapping[str, Any] | None = None) -
 def render_schema(schema: Schema, sample_values: int = 0, style: Style = "full") -> str:
     """
     The schema as text. `full` has one CREATE TABLE per table with types and keys; `compact` one line per table, then
-    one line per foreign key. With `sample_values` each column shows its first different values (this reads the
-    database). The same file gives the same text.
+    one line per foreign key; `name` the database's name alone. With `sample_values` each column shows its first
+    different values (this reads the database). The same file gives the same text.
     """
+    if style == "name":
+        return f"database {schema.database.stem}"
     samples = _sample_values(schema, sample_values) if sample_values else {}
     lines = _compact(schema, samples) if style == "compact" else _full(schema, samples)
     return "\n".join(lines)

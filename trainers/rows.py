@@ -52,6 +52,12 @@ def row_from_trajectory(trajectory: Trajectory) -> TrainingRow:
     return TrainingRow(row_id, tuple(trajectory.token_ids), tuple(trajectory.loss_mask))
 
 
+def row_of_all_tokens(trajectory: Trajectory) -> TrainingRow:
+    """The same tokens for language modelling: prompt and environment count too."""
+    row = row_from_trajectory(trajectory)
+    return TrainingRow(row.row_id, row.input_ids, (1,) * len(row.input_ids))
+
+
 @dataclass(frozen=True)
 class UsableRows:
     """Rows that can be trained, and the ids of those set aside because they are too long or have no trained token."""
