@@ -2,10 +2,12 @@
 
 import socket
 import time
+from contextlib import ExitStack
 
 import dagster as dg
 import psutil
 
+from assets.process import warm_stages
 from pipelines.definitions import defs
 from pipelines.jobs import LINEAGE_JOB
 from pipelines.terminal import terminal_logger
@@ -28,7 +30,10 @@ def run_lineage(experiment: str, settings: Settings) -> int:
         check(settings)
     print(f"{experiment}: {states.count('complete')} of {len(states)} stages are complete already", flush=True)
     started = time.monotonic()
-    with dagster_instance(settings) as instance:
+    with ExitStack() as stack:
+        if set(states) != {"complete"}:
+            stack.enter_context(warm_stages())
+        instance = stack.enter_context(dagster_instance(settings))
         close_dead_runs(instance)
         job = defs.resolve_job_def(LINEAGE_JOB).with_logger_defs({"console": terminal_logger})
         tags = {_OWNER_TAG: owner(), "experiment": experiment}

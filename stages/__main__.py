@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 
-# Read when the libraries are first imported, so before anything else is: progress bars would fill the run's log.
+# Read when the libraries are first imported, so before anything else is.
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -4,15 +4,16 @@ import asyncio
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, answer_text, call_phrases
+from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, call_phrases
 from agents.mtsql.agent import MtsqlAgent
 from agents.mtsql.environment import Environment
 from agents.mtsql.memory import HistoryMemory
-from agents.mtsql.scripted import scripted_messages
+from agents.mtsql.scripted import scripted_episode
 from stages.context import StageContext
-from stages.policies import Script, replay_all, rows_of, train
+from stages.policies import Script, replay_all, short_answer, train
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
 from text2sql.config import SFTSettings
@@ -21,7 +22,7 @@ from text2sql.executor import Executor
 from text2sql.policy import resolve_policy
 from text2sql.schema import read_schema
 from text2sql.trajectory import write_trajectories
-from trainers.rows import row_of_all_tokens
+from trainers.rows import row_from_trajectory, row_of_all_tokens
 from trainers.scratch import make_scratch_policy
 
 
@@ -39,10 +40,10 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     bootstrap = settings.bootstrap
     items = bootstrap_items(context)
     last = {item.dialogue_id: item for item in items}  # the last turn's prompt holds the whole dialogue
-    dialogues: list[Script] = [(item, "short", [answer_text(item.gold)]) for item in last.values()]
     shown = some_items(items, bootstrap.items, context.profile.seed)
     scratch, reader = context.out / "scratch", context.out / "reader"
     with context.executor() as executor:
+        dialogues = [whole_dialogue(item, number, context, executor) for number, item in enumerate(last.values())]
         episodes = [script for item in shown for script in scripts(item, context, executor)]
         if not scratch.is_dir():
             texts = asyncio.run(spoken_texts([*dialogues, *episodes], context, executor))
@@ -54,23 +55,25 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
             "long": MtsqlAgent(codec, executor, context.database_root, agent),
             "short": MtsqlAgent(codec, executor, context.database_root, short_horizon(agent)),
         }
-        read, long_dialogues = asyncio.run(replay_all(dialogues, agents))
-        kept, long_episodes = asyncio.run(replay_all(episodes, agents))
-    write_trajectories(kept, context.out / "episodes.jsonl")
+        read = asyncio.run(replay_all(dialogues, agents))
+        kept = asyncio.run(replay_all(episodes, agents))
+    write_trajectories((trajectory for _, trajectory in kept), context.out / "episodes.jsonl")
     facts: dict[str, Any] = {
         "dialogues": len(read),
-        "dialogues_too_long": long_dialogues,
+        "dialogues_too_long": len(dialogues) - len(read),
         "scripted_items": len(shown),
         "scripted_episodes": len(kept),
-        "episodes_too_long": long_episodes,
+        "episodes_too_long": len(episodes) - len(kept),
     }
     context.say(f"base_policy: {', '.join(f'{value} {key}' for key, value in facts.items())}")
     b, limit = bootstrap, settings.max_positions
     reading = _sft(b.dialogue_epochs, b.dialogue_learning_rate, b.dialogue_batch_size, limit)
     speaking = _sft(b.epochs, b.learning_rate, b.batch_size, limit)
     if not (reader / "policy.json").is_file():
-        facts.update(train(context, [row_of_all_tokens(t) for t in read], str(scratch), reading, name="reader"))
-    facts.update(train(context, rows_of(kept), str(reader), speaking))
+        rows = [row_of_all_tokens(trajectory) for _, trajectory in read]
+        facts.update(train(context, rows, str(scratch), reading, name="reader"))
+    rows = [row_from_trajectory(trajectory, script.mistaken) for script, trajectory in kept]
+    facts.update(train(context, rows, str(reader), speaking))
     for folder in (scratch, reader):
         shutil.rmtree(folder)
     return facts
@@ -85,28 +88,36 @@ def bootstrap_items(context: StageContext) -> list[Item]:
     return [item for item in items if item.dialogue_id in drawn]
 
 
+def whole_dialogue(last: Item, number: int, context: StageContext, executor: Executor) -> Script:
+    """A dialogue up to its last turn, which is answered at once or, every other time, by an episode without mistakes."""
+    return scripted(last, 0.0, number, context, executor) if number % 2 else short_answer(last)
+
+
 def scripts(item: Item, context: StageContext, executor: Executor) -> Iterator[Script]:
     """Scripted episodes of one item: long-horizon ones with mistakes that get corrected, and one short answer."""
-    bootstrap, agent = context.profile.model.bootstrap, context.profile.agent
-    database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
-    schema = read_schema(database)
+    bootstrap = context.profile.model.bootstrap
     for number in range(bootstrap.episodes_per_item):
-        rng = random.Random(f"{context.profile.seed}/{item.item_id}/{number}")
-        mistakes = bootstrap.mistakes_per_episode
-        messages = scripted_messages(item, rng, mistakes, agent, schema, lambda sql: executor.execute(sql, database))
-        yield item, "long", messages
-    yield item, "short", [answer_text(item.gold)]
+        yield scripted(item, bootstrap.mistakes_per_episode, number, context, executor)
+    yield short_answer(item)
+
+
+def scripted(item: Item, mistakes: float, number: int, context: StageContext, executor: Executor) -> Script:
+    database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
+    rng = random.Random(f"{context.profile.seed}/{item.item_id}/{number}")
+    execute = partial(executor.execute, database=database)
+    episode = scripted_episode(item, rng, mistakes, context.profile.agent, read_schema(database), execute)
+    return Script(item, "long", episode.messages, episode.mistaken)
 
 
 async def spoken_texts(scripts: Sequence[Script], context: StageContext, executor: Executor) -> list[str]:
     """All that is said in the scripts, by anybody: what a scratch tokenizer is trained on."""
     texts: list[str] = []
-    for item, horizon, messages in scripts:
-        agent = context.profile.agent if horizon == "long" else short_horizon(context.profile.agent)
-        database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
-        environment = Environment(item.question(), executor, database, HistoryMemory(executor, database), agent)
+    for script in scripts:
+        agent = context.profile.agent if script.horizon == "long" else short_horizon(context.profile.agent)
+        database = context.database_root / script.item.db_id / f"{script.item.db_id}.sqlite"
+        environment = Environment(script.item.question(), executor, database, HistoryMemory(executor, database), agent)
         texts.append(environment.prompt()[0])
-        for message in messages:
+        for message in script.messages:
             reply = await environment.step(message)
             texts += [message, reply.text or ""]
     return texts

@@ -8,9 +8,11 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from agents.mtsql.actions import answer_text
 from agents.mtsql.agent import MtsqlAgent
 from agents.mtsql.rewards import reward
 from stages.context import StageContext, policy_of
@@ -24,19 +26,32 @@ from text2sql.rollout import rollout
 from text2sql.trajectory import Trajectory, read_trajectories
 from trainers.rows import TrainingRow, row_from_trajectory
 
-Script = tuple[Item, str, list[str]]
-"""An item, the horizon ("long" or "short") it is answered at, and the model's messages."""
+
+@dataclass(frozen=True)
+class Script:
+    """An item, the horizon it is answered at, and what the model says; messages in `mistaken` are not trained."""
+
+    item: Item
+    horizon: Literal["long", "short"]
+    messages: Sequence[str]
+    mistaken: frozenset[int] = frozenset()
 
 
-async def replay_all(episodes: Sequence[Script], agents: dict[str, MtsqlAgent]) -> tuple[list[Trajectory], int]:
-    """The episodes as trajectories, and how many were left out because a token budget ends them too early."""
+def short_answer(item: Item) -> Script:
+    """Gold at once."""
+    return Script(item, "short", [answer_text(item.gold)])
+
+
+async def replay_all(scripts: Sequence[Script], agents: dict[str, MtsqlAgent]) -> list[tuple[Script, Trajectory]]:
+    """The scripts as trajectories, without those that a token budget ends too early."""
     numbers: dict[str, Iterator[int]] = {}
-    trajectories = []
-    for item, horizon, messages in episodes:
-        sample = next(numbers.setdefault(item.item_id, itertools.count()))
+    replayed = []
+    for script in scripts:
+        sample = next(numbers.setdefault(script.item.item_id, itertools.count()))
         with contextlib.suppress(TrajectoryError):
-            trajectories.append(await agents[horizon].replay(item.question(), messages, sample=sample))
-    return trajectories, len(episodes) - len(trajectories)
+            trajectory = await agents[script.horizon].replay(script.item.question(), script.messages, sample=sample)
+            replayed.append((script, trajectory))
+    return replayed
 
 
 def make_round_policy(context: StageContext) -> dict[str, Any]:
@@ -50,7 +65,7 @@ def make_round_policy(context: StageContext) -> dict[str, Any]:
     trajectories = list(read_trajectories(context.path("selected", "trajectories.jsonl")))
     settings = context.profile.sft
     start = context.policy("base" if settings.start_from == "base" else "policy")
-    metrics = train(context, rows_of(trajectories), start, settings)
+    metrics = train(context, [row_from_trajectory(one) for one in trajectories], start, settings)
     return {"carried_over": 0, "new_trajectories": new, **metrics}
 
 
@@ -71,17 +86,12 @@ def make_short_horizon_sft_policy(context: StageContext) -> dict[str, Any]:
         agent = MtsqlAgent(
             ChatCodec.load(policy), executor, context.database_root, short_horizon(context.profile.agent)
         )
-        episodes = [(item, "short", [f"<answer_sql>{item.gold}</answer_sql>"]) for item in items]
-        kept, too_long = asyncio.run(replay_all(episodes, {"short": agent}))
+        replayed = asyncio.run(replay_all([short_answer(item) for item in items], {"short": agent}))
     return {
         "items": len(items),
-        "episodes_too_long": too_long,
-        **train(context, rows_of(kept), policy, context.profile.sft),
+        "episodes_too_long": len(items) - len(replayed),
+        **train(context, [row_from_trajectory(one) for _, one in replayed], policy, context.profile.sft),
     }
-
-
-def rows_of(trajectories: Sequence[Trajectory]) -> list[TrainingRow]:
-    return [row_from_trajectory(trajectory) for trajectory in trajectories]
 
 
 def train(

@@ -7,7 +7,7 @@ outgrow its ids. Rows are read from and written to JSON Lines, one row a line.
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,11 +45,19 @@ class TrainingRow:
         return sum(self.loss_mask[1:])
 
 
-def row_from_trajectory(trajectory: Trajectory) -> TrainingRow:
-    """The row of a validated trajectory; raises TrajectoryError when its ids, mask and logprobs do not line up."""
+def row_from_trajectory(trajectory: Trajectory, left_out: Collection[int] = ()) -> TrainingRow:
+    """
+    The row of a validated trajectory. The model's messages numbered in `left_out` (from 0) are seen but not trained.
+    Raises TrajectoryError when ids, mask and logprobs do not line up.
+    """
     trajectory.validate()
-    row_id = f"{trajectory.item_id}#{trajectory.sample}"
-    return TrainingRow(row_id, tuple(trajectory.token_ids), tuple(trajectory.loss_mask))
+    mask: list[int] = []
+    message = 0
+    for segment in trajectory.segments:
+        own = segment.author == "model"
+        mask += [int(own and message not in left_out)] * len(segment.token_ids)
+        message += own
+    return TrainingRow(f"{trajectory.item_id}#{trajectory.sample}", tuple(trajectory.token_ids), tuple(mask))
 
 
 def row_of_all_tokens(trajectory: Trajectory) -> TrainingRow:

@@ -41,18 +41,6 @@ class _Mistake:
     found_by: str
 
 
-def scripted_messages(
-    item: Item,
-    rng: random.Random,
-    mistakes_per_episode: float,
-    settings: AgentSettings,
-    schema: Schema,
-    execute: Execute,
-) -> list[str]:
-    """The messages of `scripted_episode`."""
-    return list(scripted_episode(item, rng, mistakes_per_episode, settings, schema, execute).messages)
-
-
 def scripted_episode(
     item: Item,
     rng: random.Random,

@@ -74,3 +74,79 @@ def test_a_stage_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Pat
     parent.wait()
 
     assert gone(stage)
+
+
+WARM_STAGE = """
+import os, subprocess, sys, time
+
+def main(arguments):
+    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])
+    print('torch' in sys.modules, os.getpid(), child.pid, *arguments, flush=True)
+    if arguments == ['fail']:
+        child.kill()
+        print('no such table', file=sys.stderr)
+        return 3
+    time.sleep(300)
+"""
+LINEAGE = """
+import sys
+from assets.process import run_warm, warm_stages
+
+def say(line):
+    print(line, flush=True)
+    if sys.argv[1] == 'stop':
+        raise KeyboardInterrupt
+
+if __name__ == '__main__':
+    with warm_stages():
+        run_warm('warm_stage', [sys.argv[1]], say, seconds_to_stop=5)
+"""
+
+
+@pytest.fixture
+def start_warm_lineage(tmp_path: Path):
+    """Starts a process that runs one warm stage; gives the process and the first line of the stage."""
+    (tmp_path / "warm_stage.py").write_text(WARM_STAGE)
+    (tmp_path / "lineage.py").write_text(LINEAGE)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+
+    def start(how: str) -> tuple[subprocess.Popen[str], list[str]]:
+        parent = subprocess.Popen(
+            [sys.executable, str(tmp_path / "lineage.py"), how],
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert parent.stdout is not None
+        for line in parent.stdout:
+            if line.startswith(("True", "False")):
+                return parent, line.split()
+        raise AssertionError(parent.communicate()[1])
+
+    return start
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stages are forked on Linux only")
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_warm_stage_starts_with_torch_loaded_and_ends_with_its_lineage(start_warm_lineage, how: str):
+    """A forked stage need not import torch; kill -9 and Ctrl-C of the lineage end it like any other."""
+    parent, (torch_loaded, stage, child, _) = start_warm_lineage(how)
+    if how == "kill":
+        os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+
+    assert "True" == torch_loaded
+    assert gone(int(stage))
+    assert gone(int(child))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stages are forked on Linux only")
+def test_a_failing_warm_stage_raises_with_its_last_lines(start_warm_lineage):
+    """As from a process of its own: exit status and last lines."""
+    parent, _ = start_warm_lineage("fail")
+    errors = parent.communicate()[1]
+
+    assert "exit status 3" in errors
+    assert "no such table" in errors
