@@ -10,6 +10,7 @@ Exit status: 0 done; 1 an error that its message explains; 130 stopped.
 """
 
 import argparse
+import os
 import sys
 
 from stages.plan import Plan
@@ -43,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Text2SqlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("\nStopped; finished work is kept, the same command goes on from there.", file=sys.stderr)
         return 130

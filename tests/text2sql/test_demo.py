@@ -27,6 +27,7 @@ from text2sql.demo.frames import FRAMES
 from text2sql.demo.generate import DEPTHS, plan_dialogues
 from text2sql.demo.sound import MAX_ROWS
 from text2sql.demo.wording import STYLES, Wording, frames_of, held_out, slots
+from text2sql.errors import DataError
 from text2sql.schema import read_schema, render_schema
 
 SPLITS = ("train", "dev", "dev_phrasing")
@@ -92,6 +93,20 @@ def test_another_seed_gives_other_rows_and_dialogues(demo: Path, tmp_path: Path)
         connect(tmp_path, "clinic").execute("SELECT name FROM doctor").fetchall()
     )
     assert read(demo, "dev")[:12] != read(tmp_path, "dev")
+
+
+def test_it_can_be_generated_over_some_databases_only(tmp_path: Path) -> None:
+    """All dialogues are then about those, as many for each."""
+    generate_demo(tmp_path, seed=7, train=40, dev=10, databases=("library", "bakery"))
+
+    assert Counter(d["database_id"] for d in read(tmp_path, "train")) == {"library": 20, "bakery": 20}
+    assert sorted(path.name for path in (tmp_path / "database").iterdir()) == ["bakery", "library"]
+
+
+def test_an_unknown_database_is_named_beside_those_there_are(tmp_path: Path) -> None:
+    """A typing error in a profile says what would be valid."""
+    with pytest.raises(DataError, match=r"no database bakry\. It has: bakery, clinic"):
+        generate_demo(tmp_path, seed=7, databases=("bakry",))
 
 
 def test_sizes_are_as_planned(demo: Path) -> None:

@@ -125,6 +125,14 @@ def test_compact_text_has_one_line_per_table_and_per_foreign_key(tmp_path: Path)
     assert "singer(singer_id, name, country)\nconcert(id, singer_id)\nconcert.singer_id = singer.singer_id" == text
 
 
+def test_name_alone_names_the_database(tmp_path: Path) -> None:
+    """For a policy that knows its few databases, the prompt need not spell them out."""
+    path = tmp_path / "shop.sqlite"
+    sqlite3.connect(path).execute("CREATE TABLE item (id INTEGER)")
+
+    assert render_schema(read_schema(path), style="name") == "database shop"
+
+
 def test_full_text_has_types_and_keys_and_runs_as_sql(tmp_path: Path) -> None:
     """The full style is CREATE TABLE statements that make the same schema again, sample values in comments."""
     script = (

@@ -4,7 +4,15 @@ import pytest
 
 from text2sql.errors import TrainingError, TrajectoryError
 from text2sql.trajectory import Segment, Trajectory
-from trainers.rows import TrainingRow, read_rows, row_from_trajectory, training_order, usable_rows, write_rows
+from trainers.rows import (
+    TrainingRow,
+    read_rows,
+    row_from_trajectory,
+    row_of_all_tokens,
+    training_order,
+    usable_rows,
+    write_rows,
+)
 
 
 def trajectory(*segments: Segment) -> Trajectory:
@@ -36,6 +44,23 @@ def test_tool_tokens_have_no_label():
 
     assert [-100, -100, 11, 12, 2, -100, -100, -100, 13, 2] == labels(11, 12, 2)
     assert [-100, -100, 11, 12, 2, -100, -100, -100, 13, 2] == labels(9, 9, 9)
+
+
+def test_messages_that_are_left_out_are_seen_but_not_trained():
+    """A planted mistake stays in the row, so that its correction makes sense, and has no label itself."""
+    played = trajectory(Segment("prompt", (7,)), model(11, 2), Segment("environment", (9,)), model(13, 2))
+
+    row = row_from_trajectory(played, left_out={0})
+
+    assert (7, 11, 2, 9, 13, 2) == row.input_ids
+    assert [-100, -100, -100, -100, 13, 2] == row.labels
+
+
+def test_language_modelling_trains_every_token():
+    """The same ids; prompt and environment have labels too."""
+    played = trajectory(Segment("prompt", (7, 8)), model(11, 2), Segment("environment", (9,)))
+
+    assert [7, 8, 11, 2, 9] == row_of_all_tokens(played).labels
 
 
 def test_row_holds_the_sampled_ids():
