@@ -31,6 +31,8 @@ _STAGE_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+
 _warm: ForkServerContext | None = None
 
 

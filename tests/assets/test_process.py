@@ -76,6 +76,10 @@ def test_a_stage_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Pat
     assert gone(stage)
 
 
+FORKED = pytest.mark.skipif(
+    sys.platform != "linux" or Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists(),
+    reason="stages are forked on Linux without a GPU only",
+)
 WARM_STAGE = """
 import os, subprocess, sys, time
 
@@ -128,7 +132,7 @@ def start_warm_lineage(tmp_path: Path):
     return start
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="stages are forked on Linux only")
+@FORKED
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_warm_stage_starts_with_torch_loaded_and_ends_with_its_lineage(start_warm_lineage, how: str):
     """A forked stage need not import torch; kill -9 and Ctrl-C of the lineage end it like any other."""
@@ -142,7 +146,7 @@ def test_a_warm_stage_starts_with_torch_loaded_and_ends_with_its_lineage(start_w
     assert gone(int(child))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="stages are forked on Linux only")
+@FORKED
 def test_a_failing_warm_stage_raises_with_its_last_lines(start_warm_lineage):
     """As from a process of its own: exit status and last lines."""
     parent, _ = start_warm_lineage("fail")
