@@ -4,7 +4,10 @@ from typing import Any
 
 from stages.context import StageContext
 
-_COLUMNS = ("policy", "EX", "EM", "EM sound", "interaction EX", "interaction EM", "answered", "tool calls", "coverage")
+_COLUMNS = (
+    *("policy", "EX", "EM", "EM sound", "interaction EX", "interaction EM", "answered", "tool calls"),
+    *("solved", "coverage"),
+)
 
 
 def make_report(context: StageContext) -> dict[str, Any]:
@@ -42,14 +45,22 @@ def make_report(context: StageContext) -> dict[str, Any]:
 
 def _row(name: str, metrics: Any, coverage: Any) -> dict[str, Any]:
     keys = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered", "tool_calls", "turns")
-    return {"policy": name, **{key: metrics[key] for key in keys}, "coverage": coverage and coverage["coverage"]}
+    solved = coverage and f"{coverage['solved_now']} of {coverage['tried']}"
+    figures = {key: metrics[key] for key in keys}
+    return {"policy": name, **figures, "solved": solved, "coverage": coverage and coverage["coverage"]}
 
 
 def _markdown(rows: list[dict[str, Any]]) -> list[str]:
     def cells(row: dict[str, Any]) -> list[str]:
         shares = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered")
         coverage = "" if row["coverage"] is None else f"{row['coverage']:.1%}"
-        return [row["policy"], *(_share(row[key]) for key in shares), f"{row['tool_calls']:.2f}", coverage]
+        return [
+            row["policy"],
+            *(_share(row[key]) for key in shares),
+            f"{row['tool_calls']:.2f}",
+            row["solved"] or "",
+            coverage,
+        ]
 
     lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
     return lines + [f"| {' | '.join(cells(row))} |" for row in rows]
