@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, Malformed
 from agents.mtsql.memory import RememberedTurn
 from evaluation.clauses import ClauseView
-from text2sql.dialogue import Question
+from text2sql.dialogue import PriorTurn, Question
 
 _PROMPTS = Path(__file__).parent / "prompts"
 _DESCRIPTIONS = {
@@ -140,8 +140,13 @@ class CompactWording:
     def recalled(
         self, now: Situation, sql: str, view: ClauseView | None, result: str, turns: Sequence[RememberedTurn]
     ) -> str:
-        """What each earlier turn's SQL comes to; its question and SQL stand in the prompt."""
-        lines = [f"turn {turn.turn}: {_constraints(turn.view) if turn.sql else NO_ANSWER}" for turn in turns]
+        """A turn that the prompt shows comes as what narrows or sums it up; any other with question and SQL."""
+        lines = []
+        for turn in turns:
+            if _in_prompt(turn, now.question) and (turn.view or not turn.sql):
+                lines.append(f"turn {turn.turn}: {_constraints(turn.view) if turn.sql else NO_ANSWER}")
+            else:
+                lines += [f"q: {turn.utterance}", f"sql: {turn.sql or NO_ANSWER}", f"has: {_constraints(turn.view)}"]
         return "\n".join(lines or ["none"]) + self._last(now)
 
     def malformed(self, now: Situation, malformed: Malformed) -> str:
@@ -162,6 +167,10 @@ def _clauses(view: ClauseView | None) -> str:
     lists = {"aggregates": view.aggregates, "columns": view.columns, "values": view.literals}
     parts += [f"{name}: {', '.join(values)}" for name, values in lists.items() if values]
     return "; ".join(parts)
+
+
+def _in_prompt(turn: RememberedTurn, question: Question) -> bool:
+    return PriorTurn(turn.utterance, turn.sql) in question.history[turn.turn - 1 : turn.turn]
 
 
 def _constraints(view: ClauseView | None) -> str:
