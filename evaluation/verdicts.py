@@ -46,6 +46,10 @@ from text2sql.errors import DatabaseError, DataError, InfrastructureError
 from text2sql.executor import Execution, Executor, Limits, check_sqlite_file, is_sqlite_file
 from text2sql.schema import Schema, read_schema
 
+# Of the rules that verdicts follow (evaluation.report.RULES names them). It is part of the fingerprint of every stage that
+# judges: raise it when a verdict can come out otherwise, and no artifact that rests on old verdicts is used again.
+METRIC_VERSION = "1"
+
 T = TypeVar("T")
 KEPT_VERDICTS = 50_000
 BATCH = 32  # pairs whose queries run together

@@ -9,12 +9,13 @@ import psutil
 
 from assets.process import warm_stages
 from pipelines.definitions import defs
+from pipelines.disks import warn_of_network_disks
+from pipelines.home import dagster_instance
 from pipelines.jobs import LINEAGE_JOB
 from pipelines.terminal import terminal_logger
 from stages.plan import Plan
 from stages.tracking import check
 from text2sql.config import Settings, load_profile
-from text2sql.errors import Text2SqlError
 
 _OWNER_TAG = "owner_process"
 
@@ -25,6 +26,7 @@ def run_lineage(experiment: str, settings: Settings) -> int:
     MLflow before it starts. Prints the report at the end; returns 1 when a stage failed.
     """
     profile = load_profile(experiment, settings.experiments)
+    warn_of_network_disks(settings)
     states = list(Plan(profile, settings).states().values())
     if set(states) != {"complete"}:
         check(settings)
@@ -56,16 +58,6 @@ def run_lineage(experiment: str, settings: Settings) -> int:
     print(f"{experiment}: all stages complete in {seconds:.0f} s. Report: {report.path / 'report.md'}")
     print("Look next: `make ui` opens the lineage (Dagster, port 3000) and the runs (MLflow, port 5000).")
     return 0
-
-
-def dagster_instance(settings: Settings) -> dg.DagsterInstance:
-    """The instance of the one home folder, always absolute; a missing dagster.yaml is an error, not a new home."""
-    if not (settings.dagster_home / "dagster.yaml").is_file():
-        raise Text2SqlError(
-            f"DAGSTER_HOME is {settings.dagster_home}, where no dagster.yaml lies. Unset it to use dagster_home/ of "
-            "this checkout, or put a dagster.yaml there."
-        )
-    return dg.DagsterInstance.from_config(str(settings.dagster_home))
 
 
 def owner() -> str:

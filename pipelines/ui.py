@@ -7,6 +7,8 @@ import sys
 import time
 
 from assets.process import stop_group
+from pipelines.disks import warn_of_network_disks
+from pipelines.home import dagster_instance
 from stages.tracking import DAGSTER_ADDRESS, UI_ADDRESS, check
 from text2sql.config import REPOSITORY, Settings
 from text2sql.errors import Text2SqlError
@@ -17,7 +19,9 @@ def serve(settings: Settings) -> int:
     `dagster dev` (with its daemon) and, for a local store, `mlflow server`; both end together, with all their children.
     Raises when one cannot start (a port in use, for example).
     """
+    warn_of_network_disks(settings)
     check(settings)
+    dagster_instance(settings).dispose()  # its databases are there before the server, its daemon and a run open them
     servers = {
         "Dagster": _start(
             settings, [*_module("dagster"), "dev", "-m", "pipelines.definitions", "-p", _port(DAGSTER_ADDRESS)]

@@ -1,8 +1,9 @@
 """
 Run one stage from a shell.
 
-    python -m stages EXPERIMENT STAGE [--lineage-run ID] [--dagster-run ID]
+    python -m stages EXPERIMENT STAGE [--lost-again] [--lineage-run ID] [--dagster-run ID]
 
+--lost-again: of a complete artifact, draw again the samples that the machine lost, and only those.
 Exit status: 0 made or found complete; 1 an error that its message explains; 130 stopped.
 """
 
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m stages", description="Run one stage of an experiment.")
     parser.add_argument("experiment")
     parser.add_argument("stage", help="for example round_1/policy; `python -m pipelines show EXPERIMENT` lists them")
+    parser.add_argument("--lost-again", action="store_true", help="draw again the samples that the machine lost")
     parser.add_argument("--lineage-run", default=None, help="name of the lineage run this belongs to")
     parser.add_argument("--dagster-run", default=None)
     options = parser.parse_args(arguments)
@@ -39,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.stage,
             Tracker.opener(profile, settings, lineage_run, options.dagster_run),
             lambda text: print(text, flush=True),
+            lost_again=options.lost_again,
         )
     except Text2SqlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -71,10 +71,16 @@ def trained_tokens_are_the_agents_own(plan: Plan, artifact: Artifact) -> CheckRe
 
 
 def inputs_are_current(plan: Plan, artifact: Artifact) -> CheckResult:
-    """The builds of the inputs that the artifact was made from are the ones that are there now."""
-    current = plan.input_builds(artifact.stage)
-    stale = [role for role, build in artifact.manifest["inputs"].items() if current.get(role) != build]
-    text = "All inputs are the ones that are there now." if not stale else f"Made from earlier builds of {stale}."
+    """The artifact, and each that it rests on, was made from the builds of its inputs that are there now."""
+    stale = {}
+    for key in plan.upstream(artifact.stage):
+        made = plan.find(key)
+        recorded = made.manifest["inputs"] if made else {}
+        current = plan.input_builds(key)
+        if roles := [role for role, build in recorded.items() if current.get(role) != build]:
+            stale[key] = [plan.stages[key].inputs.get(role, role) for role in roles]
+    found = "; ".join(f"{key} was made from earlier builds of {', '.join(inputs)}" for key, inputs in stale.items())
+    text = f"{found}." if stale else "All inputs are the ones that are there now."
     return CheckResult(not stale, text, {"stale_inputs": stale})
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation.verdicts import METRIC_VERSION
 from stages.context import StageContext
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
 from text2sql.config import REPOSITORY, Profile, Settings
@@ -29,8 +30,9 @@ from text2sql.errors import ArtifactError
 class Stage:
     """
     One stage. `function` is `module:name` below `stages`, imported only where the stage runs, so that a plan can be
-    read without torch. `reads` are the dotted keys of the profile that its result depends on. `needs_model`: the stage
-    loads a model and runs as its own process.
+    read without torch. `reads` are the dotted keys of the profile that its result depends on. `version` is that of its
+    code and part of its fingerprint; a stage that asks the judge has the judge's. `needs_model`: the stage loads a model
+    and runs as its own process.
     """
 
     key: str
@@ -154,6 +156,7 @@ def _round_stages(number: int) -> list[Stage]:
                 **earlier,
             },
             ("selection", "sampling.samples", "agent", "seed"),
+            version=METRIC_VERSION,
             needs_model=True,
             kinds=("jsonl", "scikitlearn"),
             description=f"Round {number}: trajectories right by EX and EM, chosen by difficulty; all rounds so far.",
@@ -190,6 +193,7 @@ def _reward_search_stages(rounds: int) -> list[Stage]:
             "reward_search:make_weights",
             {"benchmark": "benchmark", "turns": "turns", "attempts": "reward_search/attempts"},
             ("rewards", "reward_search.grid", "reward_search.margin"),
+            version=METRIC_VERSION,
             kinds=("parquet", "polars"),
             description="Every combination of reward weights in the grid, best first. Advice: GRPO takes the profile's.",
         ),
@@ -213,6 +217,7 @@ def _reinforcement_stages(rounds: int) -> list[Stage]:
             "selection:make_buckets",
             {"benchmark": "benchmark", "turns": "turns", "attempts": "curriculum/attempts"},
             ("curriculum.buckets", "curriculum.keep_unsolved", "seed"),
+            version=METRIC_VERSION,
             kinds=("json",),
             description="Train items from easy to hard by success rate; items always solved are left out.",
         ),
@@ -221,6 +226,7 @@ def _reinforcement_stages(rounds: int) -> list[Stage]:
             "policies:make_grpo_policy",
             {"benchmark": "benchmark", "turns": "turns", "policy": policy, "buckets": "curriculum/buckets"},
             (*_AGENT, "grpo", "rewards"),
+            version=METRIC_VERSION,
             needs_model=True,
             kinds=("pytorch", "huggingface"),
             description="Curriculum GRPO with outcome and process rewards from the environment's events.",
@@ -245,6 +251,7 @@ def _short_horizon_stages() -> list[Stage]:
             "policies:make_short_horizon_grpo_policy",
             {**room, "policy": "base_policy"},
             (*_AGENT, "grpo", "rewards", "sampling.max_items"),
+            version=METRIC_VERSION,
             needs_model=True,
             kinds=("pytorch", "huggingface"),
             description="Baseline: direct RL of the base policy on the outcome reward, answered at once without tools.",
@@ -270,6 +277,7 @@ def _evaluation_stages(name: str, policy: str) -> list[Stage]:
             "scoring:make_scores",
             {"benchmark": "benchmark", "turns": "turns", "predictions": predictions},
             ("rewards",),
+            version=METRIC_VERSION,
             kinds=("parquet", "polars"),
             description=f"EX and EM of policy {name}, by turn and hardness; verdicts and rewards per item.",
             constants={"policy": name},
@@ -330,6 +338,14 @@ class Plan:
             folder = Path(self.profile.model.name)
             return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(folder.iterdir())}
         return wording_digest(self.profile.agent.prompt) if "agent" in stage.reads else None
+
+    def upstream(self, key: str) -> list[str]:
+        """Every stage that `key` rests on, itself included, in the order of the plan."""
+        wanted = {key}
+        for name, stage in reversed(self.stages.items()):  # a stage comes after all that it reads
+            if name in wanted:
+                wanted |= set(stage.inputs.values())
+        return [name for name in self.stages if name in wanted]
 
     def find(self, key: str) -> Artifact | None:
         return self.store.find(key, self.fingerprints[key])

@@ -3,6 +3,7 @@
 from typing import Any
 
 from stages.context import StageContext
+from text2sql.errors import ArtifactError
 
 _COLUMNS = (
     *("policy", "EX", "EM", "EM sound", "interaction EX", "interaction EM", "answered", "tool calls"),
@@ -15,15 +16,17 @@ def make_report(context: StageContext) -> dict[str, Any]:
     policies = [role for role in context.inputs if not role.startswith("coverage_")]
     rounds = [role for role in context.inputs if role.startswith("coverage_")]
     coverage = {role.replace("coverage", "round"): context.json(role, "coverage.json") for role in rounds}
+    metric_version = _one_metric_version({name: str(context.inputs[name].manifest["version"]) for name in policies})
     rows = [_row(name, context.inputs[name].metrics, coverage.get(name)) for name in policies]
     breakdown = {name: context.json(name, "totals.json") for name in policies}
-    context.write_json("report.json", {"policies": rows, "coverage": coverage, "totals": breakdown})
+    report = {"metric_version": metric_version, "policies": rows, "coverage": coverage, "totals": breakdown}
+    context.write_json("report.json", report)
     text = "\n".join(
         [
             f"# {context.profile.name}",
             "",
             f"Benchmark {context.profile.benchmark.name}, prior {context.profile.evaluation.prior}; EX and EM as the official "
-            "evaluator computes them, on the turns of dev that can be graded.",
+            f"evaluator computes them (version {metric_version} of the rules), on the turns of dev that can be graded.",
             "",
             *_markdown(rows),
             "",
@@ -41,6 +44,13 @@ def make_report(context: StageContext) -> dict[str, Any]:
     context.say(f"{len(rows)} policies compared in report.md")
     figures = {row["policy"]: {key: row[key] for key in ("ex", "em", "interaction_ex", "tool_calls")} for row in rows}
     return {**figures, "coverage": {name: values["coverage"] for name, values in coverage.items()}}
+
+
+def _one_metric_version(versions: dict[str, str]) -> str:
+    """The plan gives scores of one version only; whoever puts scores together by hand gets an error, not a table."""
+    if len(set(versions.values())) > 1:
+        raise ArtifactError(f"Scores by different versions of the metric do not go into one table: {versions}.")
+    return next(iter(versions.values()), "")
 
 
 def _row(name: str, metrics: Any, coverage: Any) -> dict[str, Any]:

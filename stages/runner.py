@@ -35,25 +35,35 @@ _SMALL_FILES = (
 
 
 def materialize(
-    plan: Plan, key: str, tracker_for: Callable[[], Tracker], say: Callable[[str], None] = print
+    plan: Plan,
+    key: str,
+    tracker_for: Callable[[], Tracker],
+    say: Callable[[str], None] = print,
+    *,
+    lost_again: bool = False,
 ) -> tuple[Artifact, bool]:
     """
     The complete artifact of stage `key` and whether work was done for it. A complete one is returned as it is, without
-    asking MLflow; else the stage runs, going on from what an earlier attempt left. The inputs must be there.
+    asking MLflow; else the stage runs, going on from what an earlier attempt left. The inputs must be there. With
+    `lost_again` a complete one that lacks samples which the machine lost is completed: those are drawn again.
     """
     stage = _stage(plan, key)
     fingerprint = plan.fingerprints[key]
     if plan.state(key) == "complete":
-        found = plan.find(key)
-        assert found is not None
-        return found, False
+        found = _found(plan, key)
+        lost_again = lost_again and bool(found.metrics.get("infrastructure"))
+        if not lost_again:
+            return found, False
     inputs = _inputs(plan, stage)
     builds = {role: artifact.build for role, artifact in inputs.items()}
     _refuse_full_disk(plan.settings.artifacts)
     tracker = tracker_for()
     started = time.monotonic()
     try:
-        with plan.store.building(key, fingerprint, builds) as out:
+        with plan.store.building(key, fingerprint, builds, reopen=lost_again) as out:
+            if plan.state(key) == "complete":  # another command made it between the look above and the lock
+                shutil.rmtree(out)
+                return _found(plan, key), False
             with tracker.stage(stage, fingerprint, inputs, out) as run:
                 context = StageContext(plan.profile, key, inputs, out, plan.settings, run.log, say)
                 metrics = stage.load()(context)
@@ -77,6 +87,9 @@ def materialize(
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "metrics": metrics,
             }
+            replaced = [stage.inputs[role] for role, build in plan.input_builds(key).items() if build != builds[role]]
+            if replaced:
+                say(f"{key}: {', '.join(replaced)} was made again meanwhile; the next run makes this stage again too")
             return plan.store.complete(key, fingerprint, manifest, builds), True
     except OSError as error:
         if error.errno == 28:
@@ -85,6 +98,12 @@ def materialize(
                 "TEXT2SQL_ARTIFACTS to a larger disk, and run the same command again; finished shards are kept."
             ) from error
         raise
+
+
+def _found(plan: Plan, key: str) -> Artifact:
+    found = plan.find(key)
+    assert found is not None
+    return found
 
 
 def _stage(plan: Plan, key: str) -> Stage:

@@ -7,7 +7,8 @@ on the shard or on what else was running.
 
 A sample that the machine lost (a worker that died three times, a database that cannot be read) is set aside: it is no
 trajectory, nobody scores it, and failures/ says which it was and why. When more than half of a shard is lost it is the
-machine that has to be looked at: the stage stops with the reason, and the shard is made anew by the next run.
+machine that has to be looked at: the stage stops with the reason, and the shard is made anew by the next run. A finished shard that lacks samples gets them, and nothing else of it
+is made again, when the stage goes on from it (`python -m stages EXPERIMENT STAGE --lost-again`).
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def sample(
     for path in [*folder.iterdir(), *(context.out / "failures").glob("*")]:
         if path.name not in names:  # left by a run with shards of another size, or half written
             path.unlink()
-    waiting = {path: part for path, part in shards.items() if not path.is_file()}
+    lossy = {path.name for path in (context.out / "failures").glob("*")}
+    waiting = {path: part for path, part in shards.items() if not path.is_file() or path.name in lossy}
     if len(waiting) < len(shards):
         context.say(f"{context.key}: {len(shards) - len(waiting)} of {len(shards)} shards were there already")
     if waiting:
@@ -150,23 +152,63 @@ async def roll_out_shards(
     context: StageContext, agent: Agent, engine: Engine, waiting: dict[Path, list[Item]], draw: Draw
 ) -> None:
     """
-    Make the shards in `waiting`: file to items. What the machine lost of a shard is written to failures/, beside it.
-    Raises InfrastructureError when that is most of a shard, and EngineError.
+    Make the shards in `waiting`: file to items. What the machine lost of a shard is written to failures/, beside it; of
+    a shard that is there already, only what it lacks is made. Raises InfrastructureError when that is most of a shard, and EngineError.
     """
     for number, (path, part) in enumerate(waiting.items(), start=1):
         started = time.monotonic()
         losses = Losses(f"{context.key}, shard {path.stem}", len(part) * draw.samples)
-        trajectories = await rollout(
-            agent, engine, part, concurrency=context.profile.engine.concurrency, on_failure=losses.add, **vars(draw)
-        )
-        losses.write(context.out / "failures" / path.name)  # before the shard, whose file says that all is done
-        write_trajectories(trajectories, path)
+        concurrency = context.profile.engine.concurrency
+        failures = context.out / "failures" / path.name
+        if path.is_file():
+            kept = list(read_trajectories(path))
+            trajectories = await _what_lacks(agent, engine, part, draw, concurrency, kept, losses)
+            write_trajectories(_in_order([*kept, *trajectories], part), path)
+            losses.write(failures)  # after the shard: should this be the end, the next attempt finds nothing lacking
+        else:
+            trajectories = await rollout(
+                agent, engine, part, concurrency=concurrency, on_failure=losses.add, **vars(draw)
+            )
+            losses.write(failures)  # before the shard, whose file says that all is done
+            write_trajectories(trajectories, path)
         seconds = time.monotonic() - started
         speed = len(trajectories) / seconds
         first_item = int(path.stem.partition("-")[0])
         context.log({"trajectories_per_second": speed, "shard_seconds": seconds}, first_item)
         said = f"; the machine lost {losses.said}" if losses.failures else ""
         context.say(f"{context.key}: shard {number} of {len(waiting)}, {speed:.1f} trajectories/s{said}")
+
+
+async def _what_lacks(
+    agent: Agent,
+    engine: Engine,
+    part: Sequence[Item],
+    draw: Draw,
+    concurrency: int,
+    kept: Sequence[Trajectory],
+    losses: "Losses",
+) -> list[Trajectory]:
+    """The trajectories of `part` that are not among `kept`. With predicted priors their dialogues are played from turn 1."""
+    there = {(one.item_id, one.sample) for one in kept}
+
+    def add(failure: Failure) -> None:
+        if (failure.item_id, failure.sample) not in there:
+            losses.add(failure)
+
+    made = []
+    for number in range(draw.samples):
+        again = [item for item in part if (item.item_id, number) not in there]
+        if draw.prior == "predicted":
+            dialogues = {item.dialogue_id for item in again}
+            again = [item for item in part if item.dialogue_id in dialogues]
+        one = vars(replace(draw, samples=1))
+        made += await rollout(agent, engine, again, concurrency=concurrency, on_failure=add, first_sample=number, **one)
+    return [one for one in made if (one.item_id, one.sample) not in there]
+
+
+def _in_order(trajectories: Sequence[Trajectory], part: Sequence[Item]) -> list[Trajectory]:
+    places = {item.item_id: place for place, item in enumerate(part)}
+    return sorted(trajectories, key=lambda one: (places[one.item_id], one.sample))
 
 
 class Losses:

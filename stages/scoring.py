@@ -6,6 +6,7 @@ import polars as pl
 
 from agents.mtsql.rewards import reward
 from evaluation.dialogue_scores import ScoredTurn, totals
+from evaluation.verdicts import METRIC_VERSION
 from stages.context import StageContext, write_table
 from stages.sampling import lost, sampled
 from text2sql.dialogue import Item
@@ -15,7 +16,8 @@ from text2sql.trajectory import Trajectory
 def make_scores(context: StageContext) -> dict[str, Any]:
     """
     Score predictions without a model. Writes scores.parquet (one row per dev item: verdicts, reward parts, what the
-    agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness). An item that the
+    agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness; the version of the
+    rules they follow). An item that the
     machine lost (status `infrastructure`) has no verdict: it is ungraded, like one whose gold cannot run.
     """
     items = {item.item_id: item for item in context.items("dev", gradable_only=False)}
@@ -61,7 +63,7 @@ def make_scores(context: StageContext) -> dict[str, Any]:
         rows.append({**_what_was_asked(item), "status": "infrastructure", "reason": failure.message})
     write_table(pl.DataFrame(rows, infer_schema_length=None), context.out / "scores.parquet")
     result = totals(scored)
-    context.write_json("totals.json", result)
+    context.write_json("totals.json", {"metric_version": METRIC_VERSION, **result})
     answered = sum(trajectory.final_sql is not None for trajectory in trajectories) / max(len(trajectories), 1)
     calls = sum(trajectory.tool_calls for trajectory in trajectories) / max(len(trajectories), 1)
     context.say(

@@ -34,6 +34,32 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[None]:
+    """
+    Holds the lock file `path`, or raises ArtifactError. Whoever is done removes the file before the lock is free, so a
+    lock on a file that no longer has its name is worth nothing and is taken anew.
+    """
+    while True:
+        with path.open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArtifactError(
+                    f"{what} is being made by another process. Wait for it, or stop it, then run again."
+                ) from None
+            if _is_at(path, lock.fileno()):
+                yield
+                return
+
+
 def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -103,28 +129,31 @@ class ArtifactStore:
         return True
 
     @contextmanager
-    def building(self, stage: str, fingerprint: str, inputs: Mapping[str, str]) -> Iterator[Path]:
+    def building(
+        self, stage: str, fingerprint: str, inputs: Mapping[str, str], *, reopen: bool = False
+    ) -> Iterator[Path]:
         """
         The folder to work in, locked against other processes; the lock ends with the process that holds it. Work that
         an earlier attempt left is kept if it was made from the same builds of the same inputs, else it is thrown away.
+        `reopen`: a complete artifact becomes such work, to be completed anew.
         """
         folder = self.partial_folder(stage, fingerprint)
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock_path = folder.with_name(folder.name + ".lock")
-        with lock_path.open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ArtifactError(
-                    f"{stage} ({fingerprint}) is being made by another process. Wait for it, or stop it, then run again."
-                ) from None
+        with _locked(lock_path, f"{stage} ({fingerprint})"):
             record = folder / "inputs.json"
+            complete = self.find(stage, fingerprint) if reopen else None
+            if complete:
+                shutil.rmtree(folder, ignore_errors=True)
+                complete.path.rename(folder)
+                (folder / MANIFEST).unlink()
+                record.write_text(json.dumps(complete.manifest["inputs"]), encoding="utf-8")
             if folder.is_dir() and (not record.is_file() or json.loads(record.read_text()) != dict(inputs)):
                 shutil.rmtree(folder)
             folder.mkdir(exist_ok=True)
             record.write_text(json.dumps(dict(inputs)), encoding="utf-8")
             yield folder
-        lock_path.unlink(missing_ok=True)
+            lock_path.unlink(missing_ok=True)  # while it is held: see _locked
 
     def complete(
         self, stage: str, fingerprint: str, manifest: Mapping[str, Any], inputs: Mapping[str, str]

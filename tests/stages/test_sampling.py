@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,6 +78,27 @@ def test_a_sample_that_the_machine_lost_is_recorded_and_left_out(play, dialogue,
     assert [("t/0/1", 0), ("t/0/1", 1), ("t/0/2", 0), ("t/0/2", 1)] == drawn(out)
     assert [("t/2/1", 0), ("t/2/1", 1)] == [(one["item_id"], one["sample"]) for one in failures]
     assert all("broken.sqlite" in one["message"] for one in failures)
+
+
+def test_a_second_run_draws_what_the_machine_lost_and_nothing_else(play, dialogue, shop):
+    """
+    Case cl-run-twice-into-one-folder: the database that could not be read is put right. Of the finished shard exactly
+    the lost samples are drawn; the others stay as they are, each sample is there once, and no failure is left.
+    """
+    items = dialogue("t/0", "train", GOLD, GOLD) + dialogue("t/2", "train", GOLD, db_id="broken")
+    (shop / "database" / "broken").mkdir()
+    (shop / "database" / "broken" / "broken.sqlite").write_bytes(b"no database" * 100)
+    out = play({"00000-00002.jsonl": items})
+    before = list(read_trajectories(out / "shards"))
+    shutil.copy(shop / "database" / "shop" / "shop.sqlite", shop / "database" / "broken" / "broken.sqlite")
+    prompts: list[str] = []
+
+    play({"00000-00002.jsonl": items}, prompts.append)
+
+    assert [("t/0/1", 0), ("t/0/1", 1), ("t/0/2", 0), ("t/0/2", 1), ("t/2/1", 0), ("t/2/1", 1)] == drawn(out)
+    assert before == list(read_trajectories(out / "shards"))[:4]
+    assert 2 == sum("<tool_response>" not in prompt for prompt in prompts)
+    assert not (out / "failures" / "00000-00002.jsonl").exists()
 
 
 def test_a_machine_that_loses_most_of_a_shard_stops_the_stage_with_the_reason(play, dialogue, executor, tmp_path):

@@ -114,6 +114,33 @@ def test_two_processes_cannot_make_the_same_artifact(tmp_path: Path):
     assert entered
 
 
+def test_a_complete_artifact_can_be_gone_on_with(tmp_path: Path):
+    """Case cl-run-twice-into-one-folder: reopened, it is work in progress with all its files; made anew if inputs changed."""
+    store = ArtifactStore(tmp_path)
+    make(store, {"turns": "b1"})
+    with store.building(STAGE, PRINT, {"turns": "b1"}, reopen=True) as out:
+        same_inputs = sorted(path.name for path in out.iterdir()), store.state(STAGE, PRINT, {"turns": "b1"})
+        store.complete(STAGE, PRINT, {}, {"turns": "b1"})
+    with store.building(STAGE, PRINT, {"turns": "b2"}, reopen=True) as out:
+        other_inputs = sorted(path.name for path in out.iterdir())
+
+    assert (["data.txt", "inputs.json"], "partial") == same_inputs
+    assert ["inputs.json"] == other_inputs
+
+
+def test_no_lock_file_is_left_and_none_is_removed_by_who_was_refused(tmp_path: Path):
+    """The file goes while its lock is held, so that nobody can take the lock of a file that is gone for the lock."""
+    store = ArtifactStore(tmp_path)
+    lock_path = tmp_path / STAGE / f"{PRINT}.partial.lock"
+    with store.building(STAGE, PRINT, {}):
+        held = lock_path.is_file()
+    with store.building(STAGE, PRINT, {}), pytest.raises(ArtifactError), store.building(STAGE, PRINT, {}):
+        pass
+
+    assert held
+    assert not lock_path.exists()
+
+
 def test_a_damaged_manifest_says_what_to_delete(tmp_path: Path):
     """The error names the file and the way out."""
     store = ArtifactStore(tmp_path)
