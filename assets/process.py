@@ -63,8 +63,7 @@ def warm_stages() -> Iterator[None]:
     _warm = multiprocessing.get_context("forkserver")
     _warm.set_forkserver_preload(["stages.preload"])
     before = dict(os.environ)
-    # TRL loads vLLM where it is installed, which then warns of what only its own server would need.
-    os.environ.update({"VLLM_LOGGING_LEVEL": "ERROR", **_STAGE_ENVIRONMENT, **before})
+    os.environ.update({**_STAGE_ENVIRONMENT, **before})
     try:
         forkserver.ensure_running()
     finally:

@@ -4,7 +4,11 @@ Imported by the process that the stages of a lineage are forked off: what they n
 Nothing here may start a thread or touch a GPU, which a fork would break; imports alone do neither.
 """
 
+import logging
 from importlib import import_module
+
+# TRL loads vLLM where it is installed, which then warns of what only its own server would need.
+logging.getLogger("vllm").setLevel(logging.ERROR)
 
 for module in (
     "stages.__main__",
