@@ -1,6 +1,7 @@
 """The pool: deadlines that hold, workers that are replaced, nothing left behind, one answer for one statement."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,12 +27,27 @@ NUMBERS = (
 )
 
 
+def all_workers() -> set[psutil.Process]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if "text2sql.executor.worker" in child.cmdline():
+                found.add(child)
+    return found
+
+
+OTHERS: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def workers_of_other_tests() -> None:
+    """Executors that a fixture of another file keeps for the session are none of ours."""
+    OTHERS.clear()
+    OTHERS.update(all_workers())
+
+
 def workers_of_this_process() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "text2sql.executor.worker" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE
-    ]
+    return list(all_workers() - OTHERS)
 
 
 def test_endless_recursion_is_a_timeout_and_the_same_worker_goes_on(make_database: MakeDatabase) -> None:
