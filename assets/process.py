@@ -53,11 +53,11 @@ class Running(Protocol):
 def warm_stages() -> Iterator[None]:
     """
     Within it `run_stage` forks each stage off one process that has imported torch, Transformers and TRL already: a
-    stage starts at once instead of after 5 to 20 seconds. Stages stay processes of their own. On Linux only, since a
-    fork after such imports is safe nowhere else; elsewhere it changes nothing.
+    stage starts at once instead of after 5 to 20 seconds. Stages stay processes of their own. On Linux without a GPU
+    driver only: elsewhere such a fork is not safe, and with a GPU a stage is long; there it changes nothing.
     """
     global _warm
-    if sys.platform != "linux":
+    if sys.platform != "linux" or any(map(os.path.exists, _GPU_DRIVERS)):
         yield
         return
     _warm = multiprocessing.get_context("forkserver")

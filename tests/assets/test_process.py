@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from assets.process import StageError, run_command
+from assets import process
+from assets.process import StageError, run_command, warm_stages
 from text2sql.config import REPOSITORY
 
 SLEEPERS = (
@@ -154,3 +155,13 @@ def test_a_failing_warm_stage_raises_with_its_last_lines(start_warm_lineage):
 
     assert "exit status 3" in errors
     assert "no such table" in errors
+
+
+def test_no_stage_is_forked_where_a_gpu_driver_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A library that asks for devices while it is imported would break the fork: each stage imports for itself."""
+    driver = tmp_path / "driver"
+    driver.touch()
+    monkeypatch.setattr(process, "_GPU_DRIVERS", (str(driver),))
+
+    with warm_stages():
+        assert process._warm is None
