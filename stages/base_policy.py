@@ -20,10 +20,10 @@ from text2sql.config import SFTSettings
 from text2sql.dialogue import Item
 from text2sql.executor import Executor
 from text2sql.policy import resolve_policy
-from text2sql.schema import read_schema
-from text2sql.trajectory import write_trajectories
-from trainers.rows import row_from_trajectory, row_of_all_tokens
-from trainers.scratch import make_scratch_policy
+from text2sql.schema import read_schema, text_values
+from text2sql.trajectory import Trajectory, write_trajectories
+from trainers.rows import TrainingRow, row_for_reading, row_from_trajectory
+from trainers.scratch import make_scratch_policy, value_words
 
 
 def make_base_policy(context: StageContext) -> dict[str, Any]:
@@ -47,9 +47,14 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
         episodes = [script for item in shown for script in scripts(item, context, executor)]
         if not scratch.is_dir():
             texts = asyncio.run(spoken_texts([*dialogues, *episodes], context, executor))
+            making = scratch.with_name("scratch.making")
             phrases = call_phrases((EXEC_SQL, MEMORY_RETRIEVE))
-            make_scratch_policy(texts, settings, context.profile.seed, scratch.with_name("scratch.making"), phrases)
-            scratch.with_name("scratch.making").rename(scratch)
+            values = {
+                value for db_id in {item.db_id for item in items} for value in text_values(context.database(db_id))
+            }
+            words = value_words(texts, values, settings.value_words)
+            make_scratch_policy(texts, settings, context.profile.seed, making, phrases, words)
+            making.rename(scratch)
         codec, agent = ChatCodec.load(scratch), context.profile.agent
         agents = {
             "long": MtsqlAgent(codec, executor, context.database_root, agent),
@@ -70,7 +75,7 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     reading = _sft(b.dialogue_epochs, b.dialogue_learning_rate, b.dialogue_batch_size, limit)
     speaking = _sft(b.epochs, b.learning_rate, b.batch_size, limit)
     if not (reader / "policy.json").is_file():
-        rows = [row_of_all_tokens(trajectory) for _, trajectory in read]
+        rows = [reading_row(script, trajectory, codec, b.other_tokens) for script, trajectory in read]
         facts.update(train(context, rows, str(scratch), reading, name="reader"))
     rows = [row_from_trajectory(trajectory, script.mistaken) for script, trajectory in kept]
     facts.update(train(context, rows, str(reader), speaking))
@@ -89,8 +94,17 @@ def bootstrap_items(context: StageContext) -> list[Item]:
 
 
 def whole_dialogue(last: Item, number: int, context: StageContext, executor: Executor) -> Script:
-    """A dialogue up to its last turn, which is answered at once or, every other time, by an episode without mistakes."""
-    return scripted(last, 0.0, number, context, executor) if number % 2 else short_answer(last)
+    """A dialogue up to its last turn, which is answered by an episode in the share that the settings say, or at once."""
+    bootstrap = context.profile.model.bootstrap
+    share = bootstrap.episode_share
+    if int((number + 1) * share) == int(number * share):
+        return short_answer(last)
+    return scripted(last, bootstrap.mistakes_per_episode, number, context, executor)
+
+
+def reading_row(script: Script, trajectory: Trajectory, codec: ChatCodec, share: float) -> TrainingRow:
+    answers = [codec.encode_model(f" {turn.sql}") for turn in script.item.history]
+    return row_for_reading(trajectory, script.mistaken, answers, share)
 
 
 def scripts(item: Item, context: StageContext, executor: Executor) -> Iterator[Script]:
@@ -102,7 +116,7 @@ def scripts(item: Item, context: StageContext, executor: Executor) -> Iterator[S
 
 
 def scripted(item: Item, mistakes: float, number: int, context: StageContext, executor: Executor) -> Script:
-    database = context.database_root / item.db_id / f"{item.db_id}.sqlite"
+    database = context.database(item.db_id)
     rng = random.Random(f"{context.profile.seed}/{item.item_id}/{number}")
     execute = partial(executor.execute, database=database)
     episode = scripted_episode(item, rng, mistakes, context.profile.agent, read_schema(database), execute)
@@ -114,7 +128,7 @@ async def spoken_texts(scripts: Sequence[Script], context: StageContext, executo
     texts: list[str] = []
     for script in scripts:
         agent = context.profile.agent if script.horizon == "long" else short_horizon(context.profile.agent)
-        database = context.database_root / script.item.db_id / f"{script.item.db_id}.sqlite"
+        database = context.database(script.item.db_id)
         environment = Environment(script.item.question(), executor, database, HistoryMemory(executor, database), agent)
         texts.append(environment.prompt()[0])
         for message in script.messages:

@@ -65,6 +65,9 @@ class StageContext:
     def database_root(self) -> Path:
         return self._benchmark_path("database_root")
 
+    def database(self, db_id: str) -> Path:
+        return self.database_root / db_id / f"{db_id}.sqlite"
+
     @property
     def tables_json(self) -> Path:
         return self._benchmark_path("tables_json")

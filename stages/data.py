@@ -24,6 +24,7 @@ def make_benchmark(context: StageContext) -> dict[str, Any]:
             settings.train_dialogues or TRAIN_DIALOGUES,
             settings.dev_dialogues or DEV_DIALOGUES,
             settings.databases,
+            settings.intents,
         )
     else:
         root = context.settings.data

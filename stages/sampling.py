@@ -73,7 +73,7 @@ def make_predictions(context: StageContext) -> dict[str, Any]:
     """One trajectory per dev item. Items that the audit set aside are answered too: the totals list them apart."""
     settings = context.profile.evaluation
     items = context.items("dev", gradable_only=False)
-    items = [item for item in items if (context.database_root / item.db_id / f"{item.db_id}.sqlite").is_file()]
+    items = [item for item in items if context.database(item.db_id).is_file()]
     if settings.max_dialogues is not None:
         wanted = list(dict.fromkeys(item.dialogue_id for item in items))[: settings.max_dialogues]
         items = [item for item in items if item.dialogue_id in set(wanted)]

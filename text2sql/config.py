@@ -38,6 +38,9 @@ class BenchmarkSettings(Section):
     split_by: Literal["database", "dialogue"] = "database"
     corrections: str | None = Field(None, description="YAML of corrections to gold, relative to the repository")
     demo_seed: int = 7
+    intents: Literal["all", "common"] = Field(
+        "all", description="what the demo's turns ask: all of it, or common things"
+    )
 
 
 class BootstrapSettings(Section):
@@ -48,6 +51,10 @@ class BootstrapSettings(Section):
     """
 
     share_of_train: float = Field(0.35, gt=0.0, le=1.0, description="share of the train dialogues that it may see")
+    episode_share: float = Field(0.5, ge=0.0, le=1.0, description="of the dialogues read that end with an episode")
+    other_tokens: float = Field(
+        0.1, ge=0.0, le=1.0, description="share of the tokens that are neither SQL nor the model's and yet are learnt"
+    )
     dialogue_epochs: float = Field(4.0, gt=0)
     dialogue_learning_rate: float = Field(4e-3, gt=0)
     dialogue_batch_size: int = Field(4, ge=1)
@@ -68,6 +75,11 @@ class ModelSettings(Section):
     name: str | None = None
     init: Literal["pretrained", "scratch"] = "pretrained"
     vocabulary: int = Field(1024, ge=300)
+    value_words: int = Field(
+        0,
+        ge=0,
+        description="database values and numbers of a scratch tokenizer's texts that are one token each, at most",
+    )
     layers: int = Field(4, ge=1)
     width: int = Field(192, ge=16)
     heads: int = Field(6, ge=1)

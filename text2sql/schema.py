@@ -183,6 +183,21 @@ def _sample_values(schema: Schema, count: int) -> dict[tuple[str, str], str]:
     return samples
 
 
+def text_values(database: Path, max_characters: int = 40) -> set[str]:
+    """Every distinct text in the database's cells, long ones left out."""
+    values: set[str] = set()
+    with read_only(database) as connection:
+        for table in read_schema(database).tables:
+            for column in table.columns:
+                name, source = _always_quoted(column.name), _always_quoted(table.name)
+                rows = connection.execute(
+                    f"SELECT DISTINCT {name} FROM {source} WHERE typeof({name}) = 'text' AND length({name}) <= ?",
+                    (max_characters,),
+                )
+                values.update(value for (value,) in rows)
+    return values
+
+
 def _literal(value: Any) -> str:
     """A cell in one line, long ones cut with a mark."""
     if isinstance(value, bytes):

@@ -60,10 +60,37 @@ def row_from_trajectory(trajectory: Trajectory, left_out: Collection[int] = ()) 
     return TrainingRow(f"{trajectory.item_id}#{trajectory.sample}", tuple(trajectory.token_ids), tuple(mask))
 
 
-def row_of_all_tokens(trajectory: Trajectory) -> TrainingRow:
-    """The same tokens for language modelling: prompt and environment count too."""
-    row = row_from_trajectory(trajectory)
-    return TrainingRow(row.row_id, row.input_ids, (1,) * len(row.input_ids))
+def row_for_reading(
+    trajectory: Trajectory,
+    left_out: Collection[int],
+    answers: Sequence[Sequence[int]],
+    share: float,
+) -> TrainingRow:
+    """
+    The same tokens for language modelling of a whole dialogue. What counts: the model's messages as above, `answers` (token
+    ids of the SQL of earlier turns) where they stand in the prompt, and of all other tokens a `share`, drawn by the row's
+    name. Questions are hard to foresee and would else be most of the loss.
+    """
+    row = row_from_trajectory(trajectory, left_out)
+    rng = random.Random(row.row_id)
+    mask = [mask or int(rng.random() < share) for mask in row.loss_mask]
+    start = 0
+    for segment in trajectory.segments:
+        own = range(start, start + len(segment.token_ids))
+        start = own.stop
+        if segment.author == "model":
+            mask[own.start : own.stop] = row.loss_mask[own.start : own.stop]
+        if segment.author == "prompt":
+            for answer in answers:
+                for place in _places(segment.token_ids, answer):
+                    mask[place : place + len(answer)] = [1] * len(answer)
+    return TrainingRow(row.row_id, row.input_ids, tuple(mask))
+
+
+def _places(ids: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Where in `ids` the sequence `wanted` begins."""
+    length = len(wanted)
+    return [at for at in range(len(ids) - length + 1) if tuple(ids[at : at + length]) == tuple(wanted)]
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,18 @@ def test_it_can_be_generated_over_some_databases_only(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "database").iterdir()) == ["bakery", "library"]
 
 
+def test_it_can_be_generated_of_common_intents_only(tmp_path: Path) -> None:
+    """Turns are of every hardness still, and nothing that is asked seldom (set operations, patterns) is among them."""
+    generate_demo(tmp_path, seed=7, train=200, dev=10, databases=("bakery",), intents="common")
+    golds = [turn["query"] for dialogue in read(tmp_path, "train") for turn in dialogue["interaction"]]
+    schema = load_schema(
+        tmp_path / "database" / "bakery" / "bakery.sqlite", read_tables(tmp_path / "tables.json")["bakery"]
+    )
+
+    assert not [gold for gold in golds if re.search("INTERSECT|EXCEPT|LIKE|NOT IN", gold)]
+    assert {"easy", "medium", "hard", "extra"} == {hardness(gold, schema) for gold in golds}
+
+
 def test_an_unknown_database_is_named_beside_those_there_are(tmp_path: Path) -> None:
     """A typing error in a profile says what would be valid."""
     with pytest.raises(DataError, match=r"no database bakry\. It has: bakery, clinic"):

@@ -7,8 +7,8 @@ from text2sql.trajectory import Segment, Trajectory
 from trainers.rows import (
     TrainingRow,
     read_rows,
+    row_for_reading,
     row_from_trajectory,
-    row_of_all_tokens,
     training_order,
     usable_rows,
     write_rows,
@@ -56,11 +56,23 @@ def test_messages_that_are_left_out_are_seen_but_not_trained():
     assert [-100, -100, -100, -100, 13, 2] == row.labels
 
 
-def test_language_modelling_trains_every_token():
-    """The same ids; prompt and environment have labels too."""
-    played = trajectory(Segment("prompt", (7, 8)), model(11, 2), Segment("environment", (9,)))
+def test_reading_a_dialogue_trains_the_answers_in_its_prompt():
+    """The SQL of earlier turns has labels wherever it stands in the prompt; with share 0 no other token of it has."""
+    played = trajectory(
+        Segment("prompt", (7, 21, 22, 8, 21, 9)), model(11, 2), Segment("environment", (21, 22)), model(13, 2)
+    )
 
-    assert [7, 8, 11, 2, 9] == row_of_all_tokens(played).labels
+    row = row_for_reading(played, {1}, [(21, 22)], share=0.0)
+
+    assert [-100, 21, 22, -100, -100, -100, 11, 2, -100, -100, -100, -100] == row.labels
+
+
+def test_reading_a_dialogue_trains_a_share_of_the_other_tokens():
+    """With share 1 prompt and environment count as well; a planted mistake counts at no share."""
+    played = trajectory(Segment("prompt", (7, 8) * 200), model(11, 2), Segment("environment", (9,)), model(13, 2))
+
+    assert [*(7, 8) * 200, -100, -100, 9, 13, 2] == row_for_reading(played, {0}, [], share=1.0).labels
+    assert 60 < row_for_reading(played, {0}, [], share=0.25).trained_tokens < 140
 
 
 def test_row_holds_the_sampled_ids():

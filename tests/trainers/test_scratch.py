@@ -8,7 +8,7 @@ from trl.chat_template_utils import is_chat_template_prefix_preserving, qwen3_ch
 
 from text2sql.config import ModelSettings
 from text2sql.policy import check_policy
-from trainers.scratch import MARKUP_TOKENS, SPECIAL_TOKENS, make_scratch_policy
+from trainers.scratch import MARKUP_TOKENS, SPECIAL_TOKENS, make_scratch_policy, train_tokenizer, value_words
 
 TEXTS = ["Show the name of every singer.", "SELECT name FROM singer WHERE age > 20", "<think>count</think>"] * 20
 SETTINGS = ModelSettings(init="scratch", vocabulary=320, layers=2, width=32, heads=4, key_value_heads=2)
@@ -120,3 +120,35 @@ def test_finished_episode_renders_like_the_original(tokenizer: PreTrainedTokeniz
 def test_template_keeps_prefixes(tokenizer: PreTrainedTokenizerBase) -> None:
     """TRL's own test: adding a tool reply leaves what was rendered before as it is."""
     assert is_chat_template_prefix_preserving(tokenizer)
+
+
+def test_a_database_value_is_the_same_token_in_a_question_and_in_sql(tmp_path: Path) -> None:
+    """Whatever stands before it: a space, a quotation mark, the beginning. Saved and loaded, the tokenizer does the same."""
+    words = ["Mina Roth", "28.5", "28"]
+    tokenizer = train_tokenizer(TEXTS, 400, 256, words=words)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+
+    for word in words:
+        (alone,) = loaded.encode(word)
+        for text in (f"Who is {word}?", f"WHERE name = '{word}' AND", f"n>{word},", f"%{word}%"):
+            ids = loaded.encode(text)
+            assert ids == tokenizer.encode(text)
+            assert alone in ids
+            assert text == loaded.decode(ids)
+
+
+def test_a_value_inside_a_longer_word_is_no_value() -> None:
+    """28 is not found in 1281, and Mina Roth not in Mina Rothschild."""
+    tokenizer = train_tokenizer(TEXTS, 400, 256, words=["Mina Roth", "28"])
+    values = {tokenizer.encode(word)[0] for word in ("Mina Roth", "28")}
+
+    assert not values & set(tokenizer.encode("Mina Rothschild has 1281"))
+
+
+def test_words_are_the_values_and_numbers_that_are_said_often() -> None:
+    """The commonest first, each said at least twice; what is no value of a database and no number is left out."""
+    texts = ["Is Mina Roth 28?", "SELECT age FROM baker WHERE name = 'Mina Roth' AND age > 28.5", "28 bakers, Ann Lee"]
+
+    assert ["28", "Mina Roth"] == value_words(texts, {"Mina Roth", "Ann Lee", "Mina"}, 5)
+    assert ["28"] == value_words(texts, {"Mina Roth"}, 1)

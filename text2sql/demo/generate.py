@@ -11,10 +11,10 @@ holds is not drawn for train.
 import json
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from text2sql.demo.databases import DOMAINS, tables_entry, write_database
 from text2sql.demo.domain import Domain
@@ -30,9 +30,17 @@ TRAIN_DIALOGUES = 720
 DEV_DIALOGUES = 168
 DEPTHS = {1: 0.08, 2: 0.18, 3: 0.27, 4: 0.23, 5: 0.14, 6: 0.10}
 CHANGE_OF_SUBJECT = 0.07
+# What most dialogues are made of; a small model learns these from a few thousand dialogues.
+COMMON = {
+    *("filtered", "filtered_twice", "columns", "counting", "lookup", "top", "grouped", "top_group", "with_children"),
+    *("refine", "replace_condition", "exclude", "count_them", "which", "sort", "reverse", "top_of", "opposite"),
+    *("fact_of_top", "add_column", "aggregate_of", "group_them", "other_fact", "other_row"),
+}
 ATTEMPTS = 150
 
 Pair = tuple[str, str]
+Intents = Literal["all", "common"]
+Makes = TypeVar("Makes", bound=Callable[..., Step | None])
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,12 @@ def generate_demo(
     train: int = TRAIN_DIALOGUES,
     dev: int = DEV_DIALOGUES,
     databases: Sequence[str] | None = None,
+    intents: Intents = "all",
 ) -> None:
     """
     Write the benchmark to `out`, replacing what is there: `train` and `dev` dialogues, as many for each of `databases`
-    (all when left out). The same arguments give the same bytes on every machine. Raises DataError for an unknown one.
+    (all when left out), whose turns ask all there is to ask or only what is `common`. The same arguments give the same
+    bytes on every machine. Raises DataError for an unknown database.
     """
     domains = _domains(databases)
     connections = {}
@@ -63,9 +73,9 @@ def generate_demo(
         path = out / "database" / domain.name / f"{domain.name}.sqlite"
         write_database(domain, seed, path)
         connections[domain.name] = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True)
-    dev_plans = plan_dialogues(dev, random.Random(f"{seed}/dev"), connections, frozenset(), domains)
+    dev_plans = plan_dialogues(dev, random.Random(f"{seed}/dev"), connections, frozenset(), domains, intents)
     taken = frozenset((plan.domain.name, gold) for plan in dev_plans for gold in plan.golds())
-    train_plans = plan_dialogues(train, random.Random(f"{seed}/train"), connections, taken, domains)
+    train_plans = plan_dialogues(train, random.Random(f"{seed}/train"), connections, taken, domains, intents)
     for connection in connections.values():
         connection.close()
     _write(out / "train.json", train_plans, random.Random(f"{seed}/train words"))
@@ -89,6 +99,7 @@ def plan_dialogues(
     connections: dict[str, sqlite3.Connection],
     taken: frozenset[Pair],
     domains: Sequence[Domain] = DOMAINS,
+    intents: Intents = "all",
 ) -> list[Plan]:
     """`count` dialogues, as many for each database and for each depth as DEPTHS says; none uses a pair in `taken`."""
     plans: list[Plan] = []
@@ -97,7 +108,7 @@ def plan_dialogues(
         domain = domains[position % len(domains)]
         draw = Draw(domain, connections[domain.name], rng)
         while len(plans) == position:
-            plan = Plan(domain, tuple(_plan_steps(draw, depth, taken)))
+            plan = Plan(domain, tuple(_plan_steps(draw, depth, taken, intents)))
             said = (domain.name, *plan.golds())
             if len(plan.steps) == depth and said not in seen:
                 seen.add(said)
@@ -114,12 +125,12 @@ def _depths(count: int, rng: random.Random) -> list[int]:
     return depths
 
 
-def _plan_steps(draw: Draw, depth: int, taken: frozenset[Pair]) -> list[Step]:
+def _plan_steps(draw: Draw, depth: int, taken: frozenset[Pair], intents: Intents) -> list[Step]:
     """Up to `depth` steps; fewer when nothing more fits."""
     steps: list[Step] = []
     golds: set[str] = set()
     while len(steps) < depth:
-        step = _next_step(draw, steps, golds, taken)
+        step = _next_step(draw, steps, golds, taken, intents)
         if step is None:
             break
         steps.append(step)
@@ -127,22 +138,27 @@ def _plan_steps(draw: Draw, depth: int, taken: frozenset[Pair]) -> list[Step]:
     return steps
 
 
-def _next_step(draw: Draw, steps: Sequence[Step], golds: set[str], taken: frozenset[Pair]) -> Step | None:
+def _next_step(
+    draw: Draw, steps: Sequence[Step], golds: set[str], taken: frozenset[Pair], intents: Intents
+) -> Step | None:
     earlier: list[Query] = [step.query for step in steps]
     change = not steps or draw.rng.random() < CHANGE_OF_SUBJECT
     for attempt in range(ATTEMPTS):
         if change or attempt > 0.8 * ATTEMPTS:  # nothing to add to the last turn
-            opener = draw.rng.choices([o for o, _ in OPENERS], [weight for _, weight in OPENERS])[0]
-            step = opener(draw)
+            step = _drawn(draw.rng, OPENERS, intents)(draw)
         else:
-            followup = draw.rng.choices([f for f, _ in FOLLOWUPS], [weight for _, weight in FOLLOWUPS])[0]
-            step = followup(draw, earlier[-1], earlier)
+            step = _drawn(draw.rng, FOLLOWUPS, intents)(draw, earlier[-1], earlier)
         if step is None:
             continue
         gold = to_sql(step.query, draw.domain)
         if gold not in golds and (draw.domain.name, gold) not in taken and is_sound(draw, step):
             return step
     return None
+
+
+def _drawn(rng: random.Random, kinds: Sequence[tuple[Makes, float]], intents: Intents) -> Makes:
+    offered = [(kind, weight) for kind, weight in kinds if intents == "all" or kind.__name__ in COMMON]
+    return rng.choices([kind for kind, _ in offered], [weight for _, weight in offered])[0]
 
 
 def _write(path: Path, plans: Sequence[Plan], rng: random.Random, only_held_out: bool = False) -> None:
