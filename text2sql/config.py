@@ -3,12 +3,14 @@ Profile: every setting of one experiment, read from `experiments/<name>.yaml`.
 
 A profile is frozen and strict: an unknown key, a wrong type or an impossible value is a ProfileError that names the
 file, the key and what would be valid. `extends: other` starts from another experiment and overrides keys one by one.
+Wherever an experiment is named, `NAME@SEED` is the same one with another seed.
 Settings that belong to a machine and not to an experiment (where the data lie, which MLflow server) are environment
 variables, listed in `Settings`.
 """
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -324,13 +326,21 @@ def experiment_names(folder: Path) -> list[str]:
 
 
 def load_profile(name: str, folder: Path | None = None) -> Profile:
-    """The resolved profile of experiment `name`; raises ProfileError."""
+    """
+    The resolved profile of experiment `name`. `NAME@SEED` is experiment NAME with another seed, under its full name.
+    Raises ProfileError.
+    """
     folder = folder or Settings.from_environment().experiments
-    values = _merged(name, folder, ())
+    experiment, at, seed = name.partition("@")
+    values = _merged(experiment, folder, ())
+    if at:
+        if not re.fullmatch("0|[1-9][0-9]*", seed):  # one name for one seed: no @02 beside @2
+            raise ProfileError(f"'{name}' names no seed: expected a whole number behind the @, like {experiment}@2.")
+        values["seed"] = int(seed)
     try:
         return Profile.model_validate({**values, "name": name})
     except ValidationError as error:
-        raise ProfileError(_explain(error, name, folder)) from None
+        raise ProfileError(_explain(error, experiment, folder)) from None
 
 
 def _merged(name: str, folder: Path, seen: tuple[str, ...]) -> dict[str, Any]:

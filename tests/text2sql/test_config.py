@@ -83,6 +83,30 @@ def test_an_unknown_experiment_lists_those_that_exist(experiments: Path):
         load_profile("parnet", experiments)
 
 
+def test_a_seed_behind_the_name_is_the_same_experiment_with_that_seed(experiments: Path):
+    """The profile has the full name and the other seed, whatever the file says; the list of experiments is of files."""
+    write(experiments, "family/small", "extends: parent\nseed: 1\n")
+
+    profile = load_profile("family/small@12", experiments)
+
+    assert ("family/small@12", 12, 8) == (profile.name, profile.seed, profile.sampling.samples)
+    assert load_profile("family/small", experiments).seed == 1
+    assert ["family/small", "parent"] == experiment_names(experiments)
+
+
+@pytest.mark.parametrize("name", ["parent@", "parent@two", "parent@-1", "parent@02", "parent@1@2"])
+def test_what_is_no_seed_is_refused_with_an_example(experiments: Path, name: str):
+    """One name for one seed: leading zeros are refused too."""
+    with pytest.raises(ProfileError, match="whole number behind the @, like parent@2"):
+        load_profile(name, experiments)
+
+
+def test_an_unknown_experiment_with_a_seed_lists_those_that_exist(experiments: Path):
+    """The name before the @ is what is looked for."""
+    with pytest.raises(ProfileError, match=r"Unknown experiment 'parnet'. Did you mean 'parent'\?"):
+        load_profile("parnet@2", experiments)
+
+
 def test_extending_in_a_circle_is_an_error(experiments: Path):
     """The whole circle is named."""
     write(experiments, "a", "extends: b\n")
