@@ -52,6 +52,7 @@ class Stage:
 
 
 _AGENT = ("agent", "executor.timeout_seconds", "executor.max_rows", "engine.kind", "seed")
+_EVALUATION = ("temperature", "max_dialogues", "prior", "tools", "max_episode_tokens")
 _TRAINING_ROOM = ("benchmark", "turns")
 
 
@@ -266,7 +267,7 @@ def _evaluation_stages(name: str, policy: str) -> list[Stage]:
             predictions,
             "sampling:make_predictions",
             {"benchmark": "benchmark", "turns": "turns", "policy": policy},
-            (*_AGENT, "evaluation.temperature", "evaluation.max_dialogues", "evaluation.prior"),
+            (*_AGENT, *(f"evaluation.{key}" for key in _EVALUATION)),
             needs_model=True,
             kinds=("jsonl",),
             description=f"Trajectories of policy {name} on dev.",

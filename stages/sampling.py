@@ -23,7 +23,7 @@ from typing import Any
 from agents.mtsql.agent import MtsqlAgent
 from stages.context import StageContext
 from text2sql.chat import ChatCodec
-from text2sql.config import AgentSettings
+from text2sql.config import AgentSettings, Profile
 from text2sql.dialogue import Item, Prior
 from text2sql.engines import Engine, open_engine
 from text2sql.errors import InfrastructureError
@@ -77,12 +77,16 @@ def make_predictions(context: StageContext) -> dict[str, Any]:
     if settings.max_dialogues is not None:
         wanted = list(dict.fromkeys(item.dialogue_id for item in items))[: settings.max_dialogues]
         items = [item for item in items if item.dialogue_id in set(wanted)]
-    policy_name = context.key.split("/")[1]
-    agent = context.profile.agent
-    if policy_name.startswith("short_horizon"):
-        agent = short_horizon(agent)
     draw = Draw(1, settings.temperature, context.profile.seed * 1000 + 200, prior=settings.prior)
-    return sample(context, items, draw, agent)
+    return sample(context, items, draw, agent_in_use(context.profile, context.key.split("/")[1]))
+
+
+def agent_in_use(profile: Profile, policy_name: str) -> AgentSettings:
+    """The agent as this policy is evaluated: at its own horizon, with what the evaluation leaves of tools and tokens."""
+    settings = profile.evaluation
+    limits = {"tools": settings.tools, "max_episode_tokens": settings.max_episode_tokens}
+    agent = profile.agent.model_copy(update={key: value for key, value in limits.items() if value is not None})
+    return short_horizon(agent) if policy_name.startswith("short_horizon") else agent
 
 
 def short_horizon(agent: AgentSettings) -> AgentSettings:

@@ -98,6 +98,9 @@ class ModelSettings(Section):
         return self
 
 
+Tool = Literal["execute", "memory"]
+
+
 class AgentSettings(Section):
     """
     The MDP of the paper. `max_tool_calls` counts executed tool calls (3 is what the authors' limit of four messages
@@ -109,7 +112,7 @@ class AgentSettings(Section):
     schema_style: Literal["full", "compact", "name"] = Field(
         "full", description="how the prompt shows the database; `name` is for a policy that knows its few databases"
     )
-    tools: tuple[Literal["execute", "memory"], ...] = ("execute", "memory")
+    tools: tuple[Tool, ...] = ("execute", "memory")
     max_tool_calls: int = Field(3, ge=0)
     max_messages: int = Field(5, ge=1, description="the model's messages per episode, malformed ones included")
     max_prompt_tokens: int = Field(4000, ge=16)
@@ -258,12 +261,17 @@ class RewardSearchSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Evaluation on dev, greedy as the authors do unless said otherwise. Training always samples with gold prior."""
+    """
+    Evaluation on dev, greedy as the authors do unless said otherwise. Training always samples with gold prior. `tools`
+    and `max_episode_tokens` change the agent in use alone: what was trained with `agent` stays as it is.
+    """
 
     policies: tuple[str, ...] | None = Field(None, description="policies to evaluate; all when left out")
     temperature: float = Field(0.0, ge=0)
     max_dialogues: int | None = Field(None, ge=1)
     prior: Literal["gold", "predicted"] = Field("gold", description="whose SQL of earlier turns the agent sees")
+    tools: tuple[Tool, ...] | None = Field(None, description="those of agent.tools that are left; all when left out")
+    max_episode_tokens: int | None = Field(None, ge=16, description="the agent's own when left out")
 
 
 class Profile(Section):
@@ -287,6 +295,12 @@ class Profile(Section):
     rewards: RewardSettings = RewardSettings()
     reward_search: RewardSearchSettings = RewardSearchSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _evaluation_fits(self) -> "Profile":
+        if not set(self.evaluation.tools or ()) <= set(self.agent.tools):
+            raise ValueError("evaluation.tools can only leave out some of agent.tools")
+        return self
 
 
 class Settings(BaseModel):

@@ -47,6 +47,15 @@ def test_an_ablation_shares_what_its_change_does_not_touch(tmp_path: Path):
     assert not {key for key in ablation if key.startswith(("round_", "curriculum", "base", "turns", "benchmark"))}
 
 
+@pytest.mark.parametrize("switch", [{"tools": ("memory",)}, {"max_episode_tokens": 100}])
+def test_a_switch_of_the_evaluation_makes_predictions_and_nothing_of_training_again(tmp_path: Path, switch):
+    """An ablation at inference pays for its predictions, scores and report."""
+    ablation = changed(plan(tmp_path), plan(tmp_path, evaluation=switch))
+
+    assert {"evaluation/base/predictions", "evaluation/grpo/scores", "report"} <= ablation
+    assert {"evaluation", "report"} == {key.split("/")[0] for key in ablation}
+
+
 def test_settings_of_speed_change_no_fingerprint(tmp_path: Path):
     """Batch size, concurrency and shard size are the machine's business: artifacts stay what they are."""
     faster = plan(tmp_path, engine={"batch_size": 7, "concurrency": 9}, sampling={"shard_items": 5})

@@ -69,6 +69,14 @@ def test_a_wrong_type_or_impossible_value_names_its_key_and_what_was_found(exper
     assert f"{key}:" in str(caught.value)
 
 
+def test_the_evaluation_can_only_take_tools_away(experiments: Path):
+    """A tool that the agent does not have cannot be switched on for the evaluation."""
+    write(experiments, "more", MINIMAL + "agent: {tools: [execute]}\nevaluation: {tools: [memory]}\n")
+
+    with pytest.raises(ProfileError, match=r"evaluation.tools can only leave out some of agent.tools"):
+        load_profile("more", experiments)
+
+
 def test_a_pretrained_model_needs_a_name(experiments: Path):
     """Without a name and without `init: scratch` there is nothing to start from, and the error says both ways out."""
     write(experiments, "nameless", "model: {layers: 2}\n")
