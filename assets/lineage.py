@@ -45,7 +45,8 @@ def widest_profile(settings: Settings) -> Profile:
         except ProfileError:  # a broken file breaks its own experiment, with its own message, not the whole graph
             continue
     rounds = max((profile.rounds for profile in profiles), default=3)
-    everything = {"rounds": rounds, "baselines": True}
+    splits = dict.fromkeys(("dev", *(split for profile in profiles for split in profile.evaluation.splits)))
+    everything = {"rounds": rounds, "baselines": True, "evaluation": {"splits": tuple(splits)}}
     model = {"name": "any"}
     return Profile.model_validate({"name": "graph", "model": model, **everything})
 

@@ -7,6 +7,7 @@ The plan of an experiment: which stages there are, what each reads, and the fing
                                                      reward_search/attempts ─► reward_search/weights       (advice only)
     short_horizon/sft_policy, short_horizon/grpo_policy                     (baselines, from the base policy)
     every policy ─► evaluation/<policy>/predictions ─► evaluation/<policy>/scores ─► report
+              (─► evaluation/<policy>/dev_phrasing/predictions ─► …)              (where the profile asks for it)
 
 The plan needs no torch and no Dagster: assets, the command line and tests all read the lineage from here.
 """
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.verdicts import METRIC_VERSION
-from stages.context import StageContext
+from stages.context import StageContext, evaluation_name
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
 from text2sql.config import REPOSITORY, Profile, Settings
 from text2sql.datasets import load_benchmark, source_files
+from text2sql.dialogue import Split
 from text2sql.errors import ArtifactError
 
 
@@ -90,8 +92,8 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     if profile.baselines:
         stages += _short_horizon_stages()
     evaluated = evaluated_policies(profile)
-    for name, key in evaluated.items():
-        stages += _evaluation_stages(name, key)
+    for split in profile.evaluation.splits:
+        stages += [stage for name, key in evaluated.items() for stage in _evaluation_stages(name, key, split)]
     stages.append(_report_stage(profile, list(evaluated)))
     return {stage.key: stage for stage in stages}
 
@@ -103,6 +105,7 @@ def _data_stages() -> list[Stage]:
             "data:make_benchmark",
             {},
             ("benchmark",),
+            version="2",
             kinds=("json", "sqlite"),
             description="Dialogues and databases as released (or generated), and the audit of every gold query.",
         ),
@@ -260,40 +263,42 @@ def _short_horizon_stages() -> list[Stage]:
     ]
 
 
-def _evaluation_stages(name: str, policy: str) -> list[Stage]:
-    predictions = f"evaluation/{name}/predictions"
+def _evaluation_stages(name: str, policy: str, split: Split) -> list[Stage]:
+    here = f"evaluation/{evaluation_name(name, split)}"
+    constants = {"policy": name} if split == "dev" else {"policy": name, "split": split}
     return [
         Stage(
-            predictions,
+            f"{here}/predictions",
             "sampling:make_predictions",
             {"benchmark": "benchmark", "turns": "turns", "policy": policy},
             (*_AGENT, *(f"evaluation.{key}" for key in _EVALUATION)),
             needs_model=True,
             kinds=("jsonl",),
-            description=f"Trajectories of policy {name} on dev.",
-            constants={"policy": name},
+            description=f"Trajectories of policy {name} on {split}.",
+            constants=constants,
         ),
         Stage(
-            f"evaluation/{name}/scores",
+            f"{here}/scores",
             "scoring:make_scores",
-            {"benchmark": "benchmark", "turns": "turns", "predictions": predictions},
+            {"benchmark": "benchmark", "turns": "turns", "predictions": f"{here}/predictions"},
             ("rewards",),
             version=METRIC_VERSION,
             kinds=("parquet", "polars"),
-            description=f"EX and EM of policy {name}, by turn and hardness; verdicts and rewards per item.",
-            constants={"policy": name},
+            description=f"EX and EM of policy {name} on {split}, by turn and hardness; verdicts and rewards per item.",
+            constants=constants,
         ),
     ]
 
 
 def _report_stage(profile: Profile, names: list[str]) -> Stage:
-    inputs = {name: f"evaluation/{name}/scores" for name in names}
+    evaluations = [evaluation_name(name, split) for split in profile.evaluation.splits for name in names]
+    inputs = {name: f"evaluation/{name}/scores" for name in evaluations}
     inputs |= {f"coverage_{number}": f"round_{number}/selected" for number in range(1, profile.rounds + 1)}
     return Stage(
         "report",
         "report:make_report",
         inputs,
-        ("evaluation.prior",),
+        ("evaluation.prior", "evaluation.splits"),
         kinds=("markdown",),
         description="All policies side by side, and coverage over rounds.",
     )

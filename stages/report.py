@@ -26,7 +26,8 @@ def make_report(context: StageContext) -> dict[str, Any]:
             f"# {context.profile.name}",
             "",
             f"Benchmark {context.profile.benchmark.name}, prior {context.profile.evaluation.prior}; EX and EM as the official "
-            f"evaluator computes them (version {metric_version} of the rules), on the turns of dev that can be graded.",
+            f"evaluator computes them (version {metric_version} of the rules), on the turns that can be graded, of dev unless "
+            "a policy's name says otherwise.",
             "",
             *_markdown(rows),
             "",

@@ -8,7 +8,7 @@ import polars as pl
 from agents.mtsql.rewards import reward
 from evaluation.dialogue_scores import ScoredTurn, totals
 from evaluation.verdicts import METRIC_VERSION, Scorer
-from stages.context import StageContext, write_table
+from stages.context import StageContext, policy_and_split, write_table
 from stages.sampling import lost, sampled
 from text2sql.dialogue import Item
 from text2sql.trajectory import Trajectory
@@ -16,12 +16,12 @@ from text2sql.trajectory import Trajectory
 
 def make_scores(context: StageContext) -> dict[str, Any]:
     """
-    Score predictions without a model. Writes scores.parquet (one row per dev item: verdicts, reward parts, what the
-    agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness; the version of the
-    rules they follow; what `_of_rows` adds). An item that the machine lost (status `infrastructure`) has no verdict: it
-    is ungraded, like one whose gold cannot run.
+    Score predictions without a model. Writes scores.parquet (one row per item of the split: verdicts, reward parts,
+    what the agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness; the version
+    of the rules they follow; what `_of_rows` adds). An item that the machine lost (status `infrastructure`) has no
+    verdict: it is ungraded, like one whose gold cannot run.
     """
-    items = {item.item_id: item for item in context.items("dev", gradable_only=False)}
+    items = {item.item_id: item for item in context.items(policy_and_split(context.key)[1], gradable_only=False)}
     seen = _golds_of_train(context)
     trajectories = sampled(context, "predictions")
     rows = []

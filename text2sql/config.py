@@ -262,9 +262,12 @@ class RewardSearchSettings(Section):
 
 class EvaluationSettings(Section):
     """
-    Evaluation on dev, greedy as the authors do unless said otherwise. Training always samples with gold prior. `tools`
-    and `max_episode_tokens` change the agent in use alone: what was trained with `agent` stays as it is.
+    Evaluation, greedy as the authors do unless said otherwise. Training always samples with gold prior. Headline figures
+    are those of the first of `splits`; `dev_phrasing` is dev in other words, and only the demo has it. `tools` and
+    `max_episode_tokens` change the agent in use alone: what was trained with `agent` stays as it is.
     """
+
+    splits: Annotated[tuple[Literal["dev", "dev_phrasing"], ...], Field(min_length=1)] = ("dev",)
 
     policies: tuple[str, ...] | None = Field(None, description="policies to evaluate; all when left out")
     temperature: float = Field(0.0, ge=0)
@@ -300,6 +303,8 @@ class Profile(Section):
     def _evaluation_fits(self) -> "Profile":
         if not set(self.evaluation.tools or ()) <= set(self.agent.tools):
             raise ValueError("evaluation.tools can only leave out some of agent.tools")
+        if "dev_phrasing" in self.evaluation.splits and self.benchmark.name != "demo":
+            raise ValueError("evaluation.splits names dev_phrasing, which only benchmark demo has")
         return self
 
 

@@ -133,3 +133,13 @@ def test_another_seed_of_an_experiment_is_a_partition_of_its_own(settings: Setti
     assert run.success
     assert first.fingerprints["benchmark"] == other.fingerprints["benchmark"]
     assert first.fingerprints["turns"] != other.fingerprints["turns"]
+
+
+def test_the_graph_has_the_stages_that_any_experiment_has(settings: Settings):
+    """One experiment evaluates held-out phrasing, one has more rounds: both are in the one graph."""
+    (settings.experiments / "wide.yaml").write_text(
+        f"{TINY}0\nrounds: 4\nevaluation: {{splits: [dev, dev_phrasing]}}\n", encoding="utf-8"
+    )
+    keys = {"/".join(asset.key.path) for asset in lineage_assets(settings)}
+
+    assert {"round_4/policy", "evaluation/base/scores", "evaluation/round_4/dev_phrasing/scores"} <= keys

@@ -56,6 +56,16 @@ def test_a_switch_of_the_evaluation_makes_predictions_and_nothing_of_training_ag
     assert {"evaluation", "report"} == {key.split("/")[0] for key in ablation}
 
 
+def test_held_out_phrasing_is_evaluated_beside_dev_where_it_is_asked_for(tmp_path: Path):
+    """Every policy gets stages of its own for it; those for dev keep their fingerprints."""
+    dev, both = plan(tmp_path), plan(tmp_path, evaluation={"splits": ("dev", "dev_phrasing")})
+    added = set(both.stages) - set(dev.stages)
+
+    assert {f"{key.rpartition('/')[0]}/dev_phrasing/scores" for key in dev.stages if key.endswith("/scores")} <= added
+    assert {"report"} == changed(dev, both)
+    assert both.stages["report"].inputs["grpo/dev_phrasing"] == "evaluation/grpo/dev_phrasing/scores"
+
+
 def test_settings_of_speed_change_no_fingerprint(tmp_path: Path):
     """Batch size, concurrency and shard size are the machine's business: artifacts stay what they are."""
     faster = plan(tmp_path, engine={"batch_size": 7, "concurrency": 9}, sampling={"shard_items": 5})

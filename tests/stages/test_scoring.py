@@ -90,3 +90,13 @@ def test_ex_is_given_apart_for_golds_that_training_never_held(make_context, dial
 
     assert [False, False, True, True] == rows["unseen_gold"].to_list()
     assert (0.75, 0.5, 0.5) == (metrics["ex"], metrics["unseen_gold"], metrics["ex_unseen_gold"])
+
+
+def test_scores_on_held_out_phrasing_are_those_of_its_own_items(make_context, dialogue, episode, tmp_path):
+    """The stage's key says which split it is about."""
+    items = dialogue("d/0", "dev_phrasing", GOLD, GOLD)
+    made = predictions(tmp_path, [episode(item, 0, GOLD) for item in items])
+    everything = [*dialogue("d/1", "dev", GOLD), *items]
+    metrics = make_scores(make_context("evaluation/base/dev_phrasing/scores", everything, predictions=made))
+
+    assert (2, 1.0) == (metrics["turns"], metrics["ex"])

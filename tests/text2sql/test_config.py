@@ -77,6 +77,14 @@ def test_the_evaluation_can_only_take_tools_away(experiments: Path):
         load_profile("more", experiments)
 
 
+def test_only_the_demo_can_be_evaluated_on_held_out_phrasing(experiments: Path):
+    """A release has no such split, and the error says so before anything runs."""
+    write(experiments, "real", MINIMAL + "benchmark: {name: cosql}\nevaluation: {splits: [dev, dev_phrasing]}\n")
+
+    with pytest.raises(ProfileError, match=r"dev_phrasing, which only benchmark demo has"):
+        load_profile("real", experiments)
+
+
 def test_a_pretrained_model_needs_a_name(experiments: Path):
     """Without a name and without `init: scratch` there is nothing to start from, and the error says both ways out."""
     write(experiments, "nameless", "model: {layers: 2}\n")
