@@ -32,8 +32,8 @@ EXPERIMENTS = dg.DynamicPartitionsDefinition(name="experiments")
 
 def add_experiments(instance: dg.DagsterInstance, settings: Settings, *names: str) -> None:
     """Make the experiments that have a file, and `names`, known to `instance` as partitions."""
-    wanted = [*experiment_names(settings.experiments), *names]
-    instance.add_dynamic_partitions(str(EXPERIMENTS.name), wanted)  # those that it knows already stay as they are
+    wanted = dict.fromkeys((*experiment_names(settings.experiments), *names))
+    instance.add_dynamic_partitions(str(EXPERIMENTS.name), list(wanted))  # those that it knows already stay as they are
 
 
 def widest_profile(settings: Settings) -> Profile:
@@ -46,8 +46,8 @@ def widest_profile(settings: Settings) -> Profile:
             continue
     rounds = max((profile.rounds for profile in profiles), default=3)
     splits = dict.fromkeys(("dev", *(split for profile in profiles for split in profile.evaluation.splits)))
-    everything = {"rounds": rounds, "baselines": True, "evaluation": {"splits": tuple(splits)}}
-    model = {"name": "any"}
+    everything = {"rounds": rounds, "baselines": True, "controls": True, "evaluation": {"splits": tuple(splits)}}
+    model = {"init": "scratch"}  # a pretrained one has no control of the warm start
     return Profile.model_validate({"name": "graph", "model": model, **everything})
 
 

@@ -1,10 +1,11 @@
 """
 Two policies on the same items: how much better is the second, and how sure is that.
 
-The difference is taken item by item, so what makes an item hard for both falls out. The 95 % interval is the middle of a
-bootstrap over dialogues, since the turns of one dialogue stand and fall together. With the score tables of several seeds
-seeds are drawn as well: every seed has answered the same dialogues, so a draw takes dialogues once for all seeds, and
-seeds once for all dialogues (Owen, The pigeonhole bootstrap, 2007). With one seed the interval says nothing of others.
+The difference is taken item by item, so what makes an item hard for both falls out. The 95 % interval is the middle of
+a bootstrap over dialogues, since the turns of one dialogue stand and fall together. With the score tables of several
+seeds seeds are drawn as well: every seed has answered the same dialogues, so a draw takes dialogues once for all seeds,
+and seeds once for all dialogues (Owen, The pigeonhole bootstrap, 2007; docs/decisions/0010). With one seed the interval
+says nothing of others.
 """
 
 from collections.abc import Sequence
@@ -96,8 +97,8 @@ def _same_items(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
         if found != wanted:
             odd = min(item_id for item_id, *_ in found ^ wanted)
             raise DataError(
-                f"Score table {number} is about other items than the first, {odd} for one: {len(found)} and {len(wanted)}. "
-                "A paired effect needs the same benchmark, split and evaluation.max_dialogues on both sides."
+                f"Score table {number} is about other items than the first, {odd} for one: {len(found)} and "
+                f"{len(wanted)}. A paired effect needs the same benchmark, split and evaluation.max_dialogues."
             )
     return first
 

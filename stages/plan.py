@@ -6,6 +6,7 @@ The plan of an experiment: which stages there are, what each reads, and the fing
     base_policy ───┘                                          curriculum/attempts ─► curriculum/buckets ─► grpo/policy
                                                      reward_search/attempts ─► reward_search/weights       (advice only)
     short_horizon/sft_policy, short_horizon/grpo_policy                     (baselines, from the base policy)
+    control/sft_policy, control/grpo_policy       (as much training as the rounds, and as GRPO, without what they add)
     every policy ─► evaluation/<policy>/predictions ─► evaluation/<policy>/scores ─► report
               (─► evaluation/<policy>/dev_phrasing/predictions ─► …)              (where the profile asks for it)
 
@@ -65,6 +66,10 @@ def policy_stages(profile: Profile) -> dict[str, str]:
     policies["grpo"] = "grpo/policy"
     if profile.baselines:
         policies |= {"short_horizon_sft": "short_horizon/sft_policy", "short_horizon_grpo": "short_horizon/grpo_policy"}
+    if profile.controls and profile.model.init == "scratch":  # of a pretrained base we have no data to train on further
+        policies["control_sft"] = "control/sft_policy"
+    if profile.controls:
+        policies["control_grpo"] = "control/grpo_policy"
     return policies
 
 
@@ -91,6 +96,7 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     stages += _reinforcement_stages(profile.rounds)
     if profile.baselines:
         stages += _short_horizon_stages()
+    stages += [stage for stage in _control_stages(profile.rounds) if stage.key in policy_stages(profile).values()]
     evaluated = evaluated_policies(profile)
     for split in profile.evaluation.splits:
         stages += [stage for name, key in evaluated.items() for stage in _evaluation_stages(name, key, split)]
@@ -128,6 +134,7 @@ def _base_stage(profile: Profile) -> Stage:
         "base_policy:make_base_policy",
         {"benchmark": "benchmark", "turns": "turns"},
         reads,
+        version="2",
         needs_model=True,
         kinds=("pytorch", "huggingface"),
         description="The policy to start from: a model by name, or a scratch model after its bootstrap.",
@@ -259,6 +266,36 @@ def _short_horizon_stages() -> list[Stage]:
             needs_model=True,
             kinds=("pytorch", "huggingface"),
             description="Baseline: direct RL of the base policy on the outcome reward, answered at once without tools.",
+        ),
+    ]
+
+
+def _control_stages(rounds: int) -> list[Stage]:
+    """The rounds' policies and GRPO's are read for what they took to train, not for their weights."""
+    policies = {f"round_{number}": f"round_{number}/policy" for number in range(1, rounds + 1)}
+    return [
+        Stage(
+            "control/sft_policy",
+            "controls:make_sft_control",
+            {"policy": "base_policy", **policies},
+            ("sft", "seed"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description="Control of the warm start: as much more SFT of the base policy on its own episodes.",
+        ),
+        Stage(
+            "control/grpo_policy",
+            "controls:make_grpo_control",
+            {
+                "policy": f"round_{rounds}/policy",
+                "attempts": "curriculum/attempts",
+                "buckets": "curriculum/buckets",
+                "grpo": "grpo/policy",
+            },
+            ("sft", "seed"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description="Control of GRPO: as much SFT of the last round's policy on right attempts at the same items.",
         ),
     ]
 

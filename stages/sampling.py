@@ -83,7 +83,7 @@ def make_predictions(context: StageContext) -> dict[str, Any]:
 
 
 def agent_in_use(profile: Profile, policy_name: str) -> AgentSettings:
-    """The agent as this policy is evaluated: at its own horizon, with what the evaluation leaves of tools and tokens."""
+    """The agent as this policy is evaluated: at its own horizon, with the tools and tokens that are left to it."""
     settings = profile.evaluation
     limits = {"tools": settings.tools, "max_episode_tokens": settings.max_episode_tokens}
     agent = profile.agent.model_copy(update={key: value for key, value in limits.items() if value is not None})

@@ -262,9 +262,9 @@ class RewardSearchSettings(Section):
 
 class EvaluationSettings(Section):
     """
-    Evaluation, greedy as the authors do unless said otherwise. Training always samples with gold prior. Headline figures
-    are those of the first of `splits`; `dev_phrasing` is dev in other words, and only the demo has it. `tools` and
-    `max_episode_tokens` change the agent in use alone: what was trained with `agent` stays as it is.
+    Evaluation, greedy as the authors do unless said otherwise. Training always samples with gold prior. Of `splits`,
+    `dev_phrasing` is dev in other words, and only the demo has it. `tools` and `max_episode_tokens` change the agent in
+    use alone: what was trained with `agent` stays as it is.
     """
 
     splits: Annotated[tuple[Literal["dev", "dev_phrasing"], ...], Field(min_length=1)] = ("dev",)
@@ -285,6 +285,7 @@ class Profile(Section):
     seed: int = 0
     rounds: int = Field(3, ge=1, le=9)
     baselines: bool = Field(True, description="also train the short-horizon baselines")
+    controls: bool = Field(True, description="also train what shows how much of a gain is just more training")
     benchmark: BenchmarkSettings = BenchmarkSettings()
     model: ModelSettings
     agent: AgentSettings = AgentSettings()

@@ -116,11 +116,11 @@ def test_another_version_of_the_metric_makes_every_partition_of_the_scores_due_a
 
 
 def test_another_seed_of_an_experiment_is_a_partition_of_its_own(settings: Settings, tmp_path: Path):
-    """`cosql@5` shares the benchmark with `cosql`, and nothing that a seed decides; asked for twice, it is there once."""
+    """`cosql@5` shares the benchmark with `cosql`, and nothing that a seed decides. Added twice, it is there once."""
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         add_experiments(instance, settings, "cosql@5")
-        add_experiments(instance, settings, "cosql@5")
+        add_experiments(instance, settings, "cosql@5", "cosql")
         known = instance.get_dynamic_partitions("experiments")
 
         make_scores(settings, "cosql@5")

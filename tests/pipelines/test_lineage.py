@@ -163,7 +163,7 @@ def test_a_second_run_reuses_everything_and_a_deleted_round_is_made_again_with_w
 
     remade = {key for key in after if after[key] != before[key]}
     assert before == reused
-    assert "34 of 34 stages are complete already" in again
+    assert "40 of 40 stages are complete already" in again
     assert {"round_3/selected", "round_3/policy", "curriculum/attempts", "grpo/policy", "report"} <= remade
     assert not {key for key in remade if key.startswith(("round_1", "round_2", "base", "turns", "benchmark", "short"))}
     assert "round_3/trajectories" not in remade

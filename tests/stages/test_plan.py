@@ -66,6 +66,20 @@ def test_held_out_phrasing_is_evaluated_beside_dev_where_it_is_asked_for(tmp_pat
     assert both.stages["report"].inputs["grpo/dev_phrasing"] == "evaluation/grpo/dev_phrasing/scores"
 
 
+def controls(plan: Plan) -> set[str]:
+    return {key for key in plan.stages if key.startswith("control/")}
+
+
+def test_every_gain_has_its_control_unless_it_is_switched_off(tmp_path: Path):
+    """Of the warm start and of GRPO, each evaluated like any policy; a pretrained base has no episodes of ours."""
+    whole = plan(tmp_path)
+
+    assert {"control/sft_policy", "control/grpo_policy"} == controls(whole)
+    assert {"evaluation/control_sft/scores", "evaluation/control_grpo/scores"} <= set(whole.stages)
+    assert {"control/grpo_policy"} == controls(plan(tmp_path, model={"name": "some/model"}))
+    assert not controls(plan(tmp_path, controls=False))
+
+
 def test_settings_of_speed_change_no_fingerprint(tmp_path: Path):
     """Batch size, concurrency and shard size are the machine's business: artifacts stay what they are."""
     faster = plan(tmp_path, engine={"batch_size": 7, "concurrency": 9}, sampling={"shard_items": 5})
