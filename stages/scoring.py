@@ -72,7 +72,7 @@ def make_scores(context: StageContext) -> dict[str, Any]:
     calls = sum(trajectory.tool_calls for trajectory in trajectories) / max(len(trajectories), 1)
     context.say(
         f"{context.key}: EX {_percent(result['ex'])}, EM {_percent(result['em'])}, interactions EX "
-        f"{_percent(result['interaction_ex'])}, {len(rows)} turns"
+        f"{_percent(result['interaction_ex'])}, {len(rows)} turns, {_percent(result['unseen_gold'])} with unseen gold"
     )
     return {**result, "answered": answered, "tool_calls": calls}
 
@@ -85,15 +85,15 @@ def _golds_of_train(context: StageContext) -> set[tuple[str, str]]:
 
 def _first_ex(trajectories: Sequence[Trajectory], items: Mapping[str, Item], scorer: Scorer) -> dict[str, bool | None]:
     """EX of the first SQL of each trajectory that answers with another one, by item."""
-    changed = [(one, first) for one in trajectories if (first := _first_sql(one)) != one.final_sql]
+    changed = [(one, first) for one in trajectories if (first := _first_sql(one)) not in (None, one.final_sql)]
     judged = scorer.ahead(changed, lambda pair: (pair[0].db_id, items[pair[0].item_id].gold, pair[1]))
     return {one.item_id: scorer.verdict(one.db_id, items[one.item_id].gold, first).ex for one, first in judged}
 
 
 def _of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
-    `unseen_gold`: share of the turns whose gold no turn of train has, and `ex_unseen_gold`: EX on these alone. `mended`,
-    `broken`: turns whose first proposed SQL was wrong and whose final one is right, and the reverse (by EX).
+    `unseen_gold`: share of the turns whose gold no turn of train has, and `ex_unseen_gold`: EX on these alone.
+    `mended`, `broken`: turns whose first proposed SQL was wrong and whose final one is right, and the reverse (by EX).
     """
     unseen = [row for row in rows if row["unseen_gold"]]
     graded = [row["ex"] for row in unseen if row.get("ex") is not None]
