@@ -46,6 +46,8 @@ def comparisons(policies: Sequence[str]) -> list[tuple[str, str]]:
 
 def gains_table(found: Sequence[Gain]) -> list[str]:
     """Markdown: a line a comparison, in points, and a sentence that says what is shown."""
+    if not found:
+        return ["No two policies that belong side by side are evaluated here."]
     header = ("gain of", "over", *MEASURES.values())
     lines = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
     for gain in found:

@@ -111,3 +111,4 @@ def test_a_loss_and_a_doubt_are_said_like_a_gain():
 
     assert "losses in EX of grpo over round_1. Not shown" in gains_table([Gain("grpo", "round_1", {"ex": loss})])[-1]
     assert gains_table([Gain("grpo", "round_1", {"ex": doubt})])[-1].startswith("No gain and no loss is shown")
+    assert ["No two policies that belong side by side are evaluated here."] == gains_table([])
