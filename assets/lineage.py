@@ -1,5 +1,5 @@
 """
-The lineage as Dagster assets: one asset per stage, one partition per experiment.
+The lineage as Dagster assets: one asset per stage, one partition per experiment, and one more per further seed of it.
 
 The graph is the plan of the experiment with the most rounds; for an experiment that has fewer stages the others
 materialize as "not in this experiment" without any work, so that one job serves all.
@@ -26,10 +26,14 @@ _GROUPS = {
     "grpo": "reinforcement",
 }
 NOT_IN_EXPERIMENT = "not in this experiment"
+EXPERIMENTS = dg.DynamicPartitionsDefinition(name="experiments")
+"""Dynamic, since an experiment has any number of seeds: `demo@2` is added when it is first asked for."""
 
 
-def experiments_partitions(settings: Settings) -> dg.StaticPartitionsDefinition:
-    return dg.StaticPartitionsDefinition(experiment_names(settings.experiments))
+def add_experiments(instance: dg.DagsterInstance, settings: Settings, *names: str) -> None:
+    """Make the experiments that have a file, and `names`, known to `instance` as partitions."""
+    wanted = dict.fromkeys((*experiment_names(settings.experiments), *names))
+    instance.add_dynamic_partitions(str(EXPERIMENTS.name), list(wanted))  # those that it knows already stay as they are
 
 
 def widest_profile(settings: Settings) -> Profile:
@@ -41,23 +45,23 @@ def widest_profile(settings: Settings) -> Profile:
         except ProfileError:  # a broken file breaks its own experiment, with its own message, not the whole graph
             continue
     rounds = max((profile.rounds for profile in profiles), default=3)
-    everything = {"rounds": rounds, "baselines": True}
-    model = {"name": "any"}
+    splits = dict.fromkeys(("dev", *(split for profile in profiles for split in profile.evaluation.splits)))
+    everything = {"rounds": rounds, "baselines": True, "controls": True, "evaluation": {"splits": tuple(splits)}}
+    model = {"init": "scratch"}  # a pretrained one has no control of the warm start
     return Profile.model_validate({"name": "graph", "model": model, **everything})
 
 
 def lineage_assets(settings: Settings) -> list[dg.AssetsDefinition]:
-    partitions = experiments_partitions(settings)
-    return [stage_asset(stage, partitions) for stage in build_plan(widest_profile(settings)).values()]
+    return [stage_asset(stage) for stage in build_plan(widest_profile(settings)).values()]
 
 
-def stage_asset(stage: Stage, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
+def stage_asset(stage: Stage) -> dg.AssetsDefinition:
     """The asset of one stage. Its upstream assets are the stages it reads; its data version is the fingerprint."""
 
     @dg.asset(
         key=stage.key.split("/"),
         deps=[dg.AssetKey(source.split("/")) for source in dict.fromkeys(stage.inputs.values())],
-        partitions_def=partitions,
+        partitions_def=EXPERIMENTS,
         group_name=group_of(stage.key),
         code_version=stage.version,
         description=stage.description,

@@ -11,7 +11,7 @@ settings = Settings.from_environment()
 defs = dg.Definitions(
     assets=lineage_assets(settings),
     asset_checks=lineage_checks(settings),
-    jobs=[lineage_job(settings)],
+    jobs=[lineage_job()],
     # One process for the steps of a run: model stages are processes of their own already, and each further
     # Python with Dagster in it costs seconds and memory on a small machine.
     executor=dg.in_process_executor,

@@ -35,7 +35,7 @@ def run_lineage(experiment: str, settings: Settings) -> int:
     with ExitStack() as stack:
         if set(states) != {"complete"}:
             stack.enter_context(warm_stages())
-        instance = stack.enter_context(dagster_instance(settings))
+        instance = stack.enter_context(dagster_instance(settings, experiment))
         close_dead_runs(instance)
         job = defs.resolve_job_def(LINEAGE_JOB).with_logger_defs({"console": terminal_logger})
         tags = {_OWNER_TAG: owner(), "experiment": experiment}

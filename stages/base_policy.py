@@ -4,6 +4,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,7 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
         }
         read = asyncio.run(replay_all(dialogues, agents))
         kept = asyncio.run(replay_all(episodes, agents))
-    write_trajectories((trajectory for _, trajectory in kept), context.out / "episodes.jsonl")
+    write_trajectories((described(*one) for one in kept), context.out / "episodes.jsonl")
     facts: dict[str, Any] = {
         "dialogues": len(read),
         "dialogues_too_long": len(dialogues) - len(read),
@@ -82,6 +83,11 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     for folder in (scratch, reader):
         shutil.rmtree(folder)
     return facts
+
+
+def described(script: Script, trajectory: Trajectory) -> Trajectory:
+    """With what whoever trains on it again has to know: its horizon, and the messages that are not to be learnt."""
+    return replace(trajectory, details={"horizon": script.horizon, "mistaken": sorted(script.mistaken)})
 
 
 def bootstrap_items(context: StageContext) -> list[Item]:

@@ -118,5 +118,7 @@ def lineage_check_list(rounds: int) -> list[Check]:
         Check("inputs_are_current", "report", inputs_are_current, False, inputs_are_current.__doc__ or ""),
         Check("sft_beats_base", "report", beats(last, "base"), False, "EX of the last round is not below the base's."),
         Check("grpo_beats_sft", "report", beats("grpo", last), False, "EX after GRPO is not below the last round's."),
+        Check("sft_beats_control", "report", beats(last, "control_sft"), False, "The same over as much more training."),
+        Check("grpo_beats_control", "report", beats("grpo", "control_grpo"), False, "The same over as much more SFT."),
     ]
     return checks

@@ -99,6 +99,17 @@ class StageContext:
         return replace(GOLD_LIMITS, timeout_seconds=self.profile.executor.gold_timeout_seconds)
 
 
+def evaluation_name(policy: str, split: Split) -> str:
+    """What a policy's evaluation on a split is called, in stage keys and in the report; dev goes without saying."""
+    return policy if split == "dev" else f"{policy}/{split}"
+
+
+def policy_and_split(key: str) -> tuple[str, Split]:
+    """Whose evaluation a stage is part of: `evaluation/<evaluation_name>/<predictions or scores>` read backwards."""
+    _, policy, *split, _ = key.split("/")
+    return policy, "dev_phrasing" if split else "dev"
+
+
 def has_policy(folder: Path) -> bool:
     return (folder / "policy").is_dir() or (folder / "reference.json").is_file()
 

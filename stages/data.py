@@ -1,6 +1,6 @@
 """The first two stages: the benchmark with its audit, and the table of turns."""
 
-from typing import Any
+from typing import Any, get_args
 
 from evaluation.audit import audit, audit_summary, set_aside
 from evaluation.database_audit import database_facts, database_table
@@ -8,6 +8,7 @@ from evaluation.items import build_items
 from stages.context import StageContext, write_table
 from text2sql.datasets import load_benchmark, source_files
 from text2sql.demo import DEV_DIALOGUES, TRAIN_DIALOGUES, generate_demo
+from text2sql.dialogue import Split
 
 
 def make_benchmark(context: StageContext) -> dict[str, Any]:
@@ -75,6 +76,5 @@ def make_turns(context: StageContext) -> dict[str, Any]:
         seed=profile.seed,
     )
     write_table(items, context.out / "turns.parquet")
-    splits = ("train", "validation", "dev")
-    counts = {f"{split}_turns": items.filter(pl.col("split") == split).height for split in splits}
+    counts = {f"{split}_turns": items.filter(pl.col("split") == split).height for split in get_args(Split)}
     return {**counts, "set_aside": items.filter(pl.col("fault") != "").height}

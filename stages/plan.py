@@ -6,7 +6,9 @@ The plan of an experiment: which stages there are, what each reads, and the fing
     base_policy ───┘                                          curriculum/attempts ─► curriculum/buckets ─► grpo/policy
                                                      reward_search/attempts ─► reward_search/weights       (advice only)
     short_horizon/sft_policy, short_horizon/grpo_policy                     (baselines, from the base policy)
+    control/sft_policy, control/grpo_policy       (as much training as the rounds, and as GRPO, without what they add)
     every policy ─► evaluation/<policy>/predictions ─► evaluation/<policy>/scores ─► report
+              (─► evaluation/<policy>/dev_phrasing/predictions ─► …)              (where the profile asks for it)
 
 The plan needs no torch and no Dagster: assets, the command line and tests all read the lineage from here.
 """
@@ -19,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.verdicts import METRIC_VERSION
-from stages.context import StageContext
+from stages.context import StageContext, evaluation_name
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
 from text2sql.config import REPOSITORY, Profile, Settings
 from text2sql.datasets import load_benchmark, source_files
+from text2sql.dialogue import Split
 from text2sql.errors import ArtifactError
 
 
@@ -52,6 +55,7 @@ class Stage:
 
 
 _AGENT = ("agent", "executor.timeout_seconds", "executor.max_rows", "engine.kind", "seed")
+_EVALUATION = ("temperature", "max_dialogues", "prior", "tools", "max_episode_tokens")
 _TRAINING_ROOM = ("benchmark", "turns")
 
 
@@ -62,6 +66,10 @@ def policy_stages(profile: Profile) -> dict[str, str]:
     policies["grpo"] = "grpo/policy"
     if profile.baselines:
         policies |= {"short_horizon_sft": "short_horizon/sft_policy", "short_horizon_grpo": "short_horizon/grpo_policy"}
+    if profile.controls and profile.model.init == "scratch":  # of a pretrained base we have no data to train on further
+        policies["control_sft"] = "control/sft_policy"
+    if profile.controls:
+        policies["control_grpo"] = "control/grpo_policy"
     return policies
 
 
@@ -88,9 +96,10 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     stages += _reinforcement_stages(profile.rounds)
     if profile.baselines:
         stages += _short_horizon_stages()
+    stages += [stage for stage in _control_stages(profile.rounds) if stage.key in policy_stages(profile).values()]
     evaluated = evaluated_policies(profile)
-    for name, key in evaluated.items():
-        stages += _evaluation_stages(name, key)
+    for split in profile.evaluation.splits:
+        stages += [stage for name, key in evaluated.items() for stage in _evaluation_stages(name, key, split)]
     stages.append(_report_stage(profile, list(evaluated)))
     return {stage.key: stage for stage in stages}
 
@@ -102,6 +111,7 @@ def _data_stages() -> list[Stage]:
             "data:make_benchmark",
             {},
             ("benchmark",),
+            version="2",
             kinds=("json", "sqlite"),
             description="Dialogues and databases as released (or generated), and the audit of every gold query.",
         ),
@@ -124,6 +134,7 @@ def _base_stage(profile: Profile) -> Stage:
         "base_policy:make_base_policy",
         {"benchmark": "benchmark", "turns": "turns"},
         reads,
+        version="2",
         needs_model=True,
         kinds=("pytorch", "huggingface"),
         description="The policy to start from: a model by name, or a scratch model after its bootstrap.",
@@ -259,40 +270,72 @@ def _short_horizon_stages() -> list[Stage]:
     ]
 
 
-def _evaluation_stages(name: str, policy: str) -> list[Stage]:
-    predictions = f"evaluation/{name}/predictions"
+def _control_stages(rounds: int) -> list[Stage]:
+    """The rounds' policies and GRPO's are read for what they took to train, not for their weights."""
+    policies = {f"round_{number}": f"round_{number}/policy" for number in range(1, rounds + 1)}
     return [
         Stage(
-            predictions,
-            "sampling:make_predictions",
-            {"benchmark": "benchmark", "turns": "turns", "policy": policy},
-            (*_AGENT, "evaluation.temperature", "evaluation.max_dialogues", "evaluation.prior"),
+            "control/sft_policy",
+            "controls:make_sft_control",
+            {"policy": "base_policy", **policies},
+            ("sft", "seed"),
             needs_model=True,
-            kinds=("jsonl",),
-            description=f"Trajectories of policy {name} on dev.",
-            constants={"policy": name},
+            kinds=("pytorch", "huggingface"),
+            description="Control of the warm start: as much more SFT of the base policy on its own episodes.",
         ),
         Stage(
-            f"evaluation/{name}/scores",
+            "control/grpo_policy",
+            "controls:make_grpo_control",
+            {
+                "policy": f"round_{rounds}/policy",
+                "attempts": "curriculum/attempts",
+                "buckets": "curriculum/buckets",
+                "grpo": "grpo/policy",
+            },
+            ("sft", "seed"),
+            needs_model=True,
+            kinds=("pytorch", "huggingface"),
+            description="Control of GRPO: as much SFT of the last round's policy on right attempts at the same items.",
+        ),
+    ]
+
+
+def _evaluation_stages(name: str, policy: str, split: Split) -> list[Stage]:
+    here = f"evaluation/{evaluation_name(name, split)}"
+    constants = {"policy": name} if split == "dev" else {"policy": name, "split": split}
+    return [
+        Stage(
+            f"{here}/predictions",
+            "sampling:make_predictions",
+            {"benchmark": "benchmark", "turns": "turns", "policy": policy},
+            (*_AGENT, *(f"evaluation.{key}" for key in _EVALUATION)),
+            needs_model=True,
+            kinds=("jsonl",),
+            description=f"Trajectories of policy {name} on {split}.",
+            constants=constants,
+        ),
+        Stage(
+            f"{here}/scores",
             "scoring:make_scores",
-            {"benchmark": "benchmark", "turns": "turns", "predictions": predictions},
+            {"benchmark": "benchmark", "turns": "turns", "predictions": f"{here}/predictions"},
             ("rewards",),
             version=METRIC_VERSION,
             kinds=("parquet", "polars"),
-            description=f"EX and EM of policy {name}, by turn and hardness; verdicts and rewards per item.",
-            constants={"policy": name},
+            description=f"EX and EM of policy {name} on {split}, by turn and hardness; verdicts and rewards per item.",
+            constants=constants,
         ),
     ]
 
 
 def _report_stage(profile: Profile, names: list[str]) -> Stage:
-    inputs = {name: f"evaluation/{name}/scores" for name in names}
+    evaluations = [evaluation_name(name, split) for split in profile.evaluation.splits for name in names]
+    inputs = {name: f"evaluation/{name}/scores" for name in evaluations}
     inputs |= {f"coverage_{number}": f"round_{number}/selected" for number in range(1, profile.rounds + 1)}
     return Stage(
         "report",
         "report:make_report",
         inputs,
-        ("evaluation.prior",),
+        ("evaluation.prior", "evaluation.splits"),
         kinds=("markdown",),
         description="All policies side by side, and coverage over rounds.",
     )

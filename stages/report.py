@@ -1,13 +1,15 @@
 """The report: every policy of an experiment side by side, and coverage over the rounds."""
 
+from dataclasses import asdict
 from typing import Any
 
 from stages.context import StageContext
+from stages.gains import gain_figures, gains, gains_table
 from text2sql.errors import ArtifactError
 
 _COLUMNS = (
     *("policy", "EX", "EM", "EM sound", "interaction EX", "interaction EM", "answered", "tool calls"),
-    *("solved", "coverage"),
+    *("unseen gold", "EX on it", "mended, broken", "solved", "coverage"),
 )
 
 
@@ -19,16 +21,26 @@ def make_report(context: StageContext) -> dict[str, Any]:
     metric_version = _one_metric_version({name: str(context.inputs[name].manifest["version"]) for name in policies})
     rows = [_row(name, context.inputs[name].metrics, coverage.get(name)) for name in policies]
     breakdown = {name: context.json(name, "totals.json") for name in policies}
-    report = {"metric_version": metric_version, "policies": rows, "coverage": coverage, "totals": breakdown}
+    compared = gains(context)
+    report: dict[str, Any] = {"metric_version": metric_version, "policies": rows, "coverage": coverage}
+    report |= {"totals": breakdown, "gains": [asdict(gain) for gain in compared]}
     context.write_json("report.json", report)
     text = "\n".join(
         [
             f"# {context.profile.name}",
             "",
-            f"Benchmark {context.profile.benchmark.name}, prior {context.profile.evaluation.prior}; EX and EM as the official "
-            f"evaluator computes them (version {metric_version} of the rules), on the turns of dev that can be graded.",
+            f"Benchmark {context.profile.benchmark.name}, prior {context.profile.evaluation.prior}; EX and EM as the "
+            f"official evaluator computes them (version {metric_version} of the rules), on the turns that can be "
+            "graded, of dev unless a policy's name says otherwise.",
             "",
             *_markdown(rows),
+            "",
+            "Unseen gold: turns whose SQL no turn of train or validation has. Mended: turns whose first proposal was "
+            "wrong and whose answer is right; broken: the reverse.",
+            "",
+            "## Gains",
+            "",
+            *gains_table(compared),
             "",
             "## EX by turn",
             "",
@@ -42,8 +54,10 @@ def make_report(context: StageContext) -> dict[str, Any]:
     )
     (context.out / "report.md").write_text(text, encoding="utf-8")
     context.say(f"{len(rows)} policies compared in report.md")
-    figures = {row["policy"]: {key: row[key] for key in ("ex", "em", "interaction_ex", "tool_calls")} for row in rows}
-    return {**figures, "coverage": {name: values["coverage"] for name, values in coverage.items()}}
+    headline = ("ex", "em", "interaction_ex", "tool_calls")
+    figures = {row["policy"]: {key: row[key] for key in headline} for row in rows}
+    shares = {name: values["coverage"] for name, values in coverage.items()}
+    return {**figures, "coverage": shares, "gains": gain_figures(compared)}
 
 
 def _one_metric_version(versions: dict[str, str]) -> str:
@@ -54,7 +68,10 @@ def _one_metric_version(versions: dict[str, str]) -> str:
 
 
 def _row(name: str, metrics: Any, coverage: Any) -> dict[str, Any]:
-    keys = ("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered", "tool_calls", "turns")
+    keys = (
+        *("ex", "em", "em_sound", "interaction_ex", "interaction_em", "answered", "tool_calls", "turns"),
+        *("unseen_gold", "ex_unseen_gold", "mended", "broken"),
+    )
     solved = coverage and f"{coverage['solved_now']} of {coverage['tried']}"
     figures = {key: metrics[key] for key in keys}
     return {"policy": name, **figures, "solved": solved, "coverage": coverage and coverage["coverage"]}
@@ -68,6 +85,8 @@ def _markdown(rows: list[dict[str, Any]]) -> list[str]:
             row["policy"],
             *(_share(row[key]) for key in shares),
             f"{row['tool_calls']:.2f}",
+            *(_share(row[key]) for key in ("unseen_gold", "ex_unseen_gold")),
+            f"{row['mended']}, {row['broken']}",
             row["solved"] or "",
             coverage,
         ]

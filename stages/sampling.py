@@ -1,5 +1,5 @@
 """
-The stages that sample: a round's trajectories, attempts for the curriculum and the reward search, predictions on dev.
+The stages that sample: a round's trajectories, attempts for the curriculum and the reward search, predictions.
 
 All are one job: roll the agent out over a list of items in shards. A finished shard is a file that is never made
 again, so a run that was killed goes on where it stopped; the seed of a sample depends on its item and number only, not
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.mtsql.agent import MtsqlAgent
-from stages.context import StageContext
+from stages.context import StageContext, policy_and_split
 from text2sql.chat import ChatCodec
-from text2sql.config import AgentSettings
+from text2sql.config import AgentSettings, Profile
 from text2sql.dialogue import Item, Prior
 from text2sql.engines import Engine, open_engine
 from text2sql.errors import InfrastructureError
@@ -70,19 +70,24 @@ def make_validation_attempts(context: StageContext) -> dict[str, Any]:
 
 
 def make_predictions(context: StageContext) -> dict[str, Any]:
-    """One trajectory per dev item. Items that the audit set aside are answered too: the totals list them apart."""
+    """One trajectory per item of the split. Items that the audit set aside are answered too, to be listed apart."""
     settings = context.profile.evaluation
-    items = context.items("dev", gradable_only=False)
+    policy_name, split = policy_and_split(context.key)
+    items = context.items(split, gradable_only=False)
     items = [item for item in items if context.database(item.db_id).is_file()]
     if settings.max_dialogues is not None:
         wanted = list(dict.fromkeys(item.dialogue_id for item in items))[: settings.max_dialogues]
         items = [item for item in items if item.dialogue_id in set(wanted)]
-    policy_name = context.key.split("/")[1]
-    agent = context.profile.agent
-    if policy_name.startswith("short_horizon"):
-        agent = short_horizon(agent)
     draw = Draw(1, settings.temperature, context.profile.seed * 1000 + 200, prior=settings.prior)
-    return sample(context, items, draw, agent)
+    return sample(context, items, draw, agent_in_use(context.profile, policy_name))
+
+
+def agent_in_use(profile: Profile, policy_name: str) -> AgentSettings:
+    """The agent as this policy is evaluated: at its own horizon, with the tools and tokens that are left to it."""
+    settings = profile.evaluation
+    limits = {"tools": settings.tools, "max_episode_tokens": settings.max_episode_tokens}
+    agent = profile.agent.model_copy(update={key: value for key, value in limits.items() if value is not None})
+    return short_horizon(agent) if policy_name.startswith("short_horizon") else agent
 
 
 def short_horizon(agent: AgentSettings) -> AgentSettings:

@@ -3,12 +3,14 @@ Profile: every setting of one experiment, read from `experiments/<name>.yaml`.
 
 A profile is frozen and strict: an unknown key, a wrong type or an impossible value is a ProfileError that names the
 file, the key and what would be valid. `extends: other` starts from another experiment and overrides keys one by one.
+Wherever an experiment is named, `NAME@SEED` is the same one with another seed.
 Settings that belong to a machine and not to an experiment (where the data lie, which MLflow server) are environment
 variables, listed in `Settings`.
 """
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -96,6 +98,9 @@ class ModelSettings(Section):
         return self
 
 
+Tool = Literal["execute", "memory"]
+
+
 class AgentSettings(Section):
     """
     The MDP of the paper. `max_tool_calls` counts executed tool calls (3 is what the authors' limit of four messages
@@ -107,7 +112,7 @@ class AgentSettings(Section):
     schema_style: Literal["full", "compact", "name"] = Field(
         "full", description="how the prompt shows the database; `name` is for a policy that knows its few databases"
     )
-    tools: tuple[Literal["execute", "memory"], ...] = ("execute", "memory")
+    tools: tuple[Tool, ...] = ("execute", "memory")
     max_tool_calls: int = Field(3, ge=0)
     max_messages: int = Field(5, ge=1, description="the model's messages per episode, malformed ones included")
     max_prompt_tokens: int = Field(4000, ge=16)
@@ -256,12 +261,20 @@ class RewardSearchSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Evaluation on dev, greedy as the authors do unless said otherwise. Training always samples with gold prior."""
+    """
+    Evaluation, greedy as the authors do unless said otherwise. Training always samples with gold prior. Of `splits`,
+    `dev_phrasing` is dev in other words, and only the demo has it. `tools` and `max_episode_tokens` change the agent in
+    use alone: what was trained with `agent` stays as it is.
+    """
+
+    splits: Annotated[tuple[Literal["dev", "dev_phrasing"], ...], Field(min_length=1)] = ("dev",)
 
     policies: tuple[str, ...] | None = Field(None, description="policies to evaluate; all when left out")
     temperature: float = Field(0.0, ge=0)
     max_dialogues: int | None = Field(None, ge=1)
     prior: Literal["gold", "predicted"] = Field("gold", description="whose SQL of earlier turns the agent sees")
+    tools: tuple[Tool, ...] | None = Field(None, description="those of agent.tools that are left; all when left out")
+    max_episode_tokens: int | None = Field(None, ge=16, description="the agent's own when left out")
 
 
 class Profile(Section):
@@ -272,6 +285,7 @@ class Profile(Section):
     seed: int = 0
     rounds: int = Field(3, ge=1, le=9)
     baselines: bool = Field(True, description="also train the short-horizon baselines")
+    controls: bool = Field(True, description="also train what shows how much of a gain is just more training")
     benchmark: BenchmarkSettings = BenchmarkSettings()
     model: ModelSettings
     agent: AgentSettings = AgentSettings()
@@ -285,6 +299,14 @@ class Profile(Section):
     rewards: RewardSettings = RewardSettings()
     reward_search: RewardSearchSettings = RewardSearchSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _evaluation_fits(self) -> "Profile":
+        if not set(self.evaluation.tools or ()) <= set(self.agent.tools):
+            raise ValueError("evaluation.tools can only leave out some of agent.tools")
+        if "dev_phrasing" in self.evaluation.splits and self.benchmark.name != "demo":
+            raise ValueError("evaluation.splits names dev_phrasing, which only benchmark demo has")
+        return self
 
 
 class Settings(BaseModel):
@@ -324,13 +346,21 @@ def experiment_names(folder: Path) -> list[str]:
 
 
 def load_profile(name: str, folder: Path | None = None) -> Profile:
-    """The resolved profile of experiment `name`; raises ProfileError."""
+    """
+    The resolved profile of experiment `name`. `NAME@SEED` is experiment NAME with another seed, under its full name.
+    Raises ProfileError.
+    """
     folder = folder or Settings.from_environment().experiments
-    values = _merged(name, folder, ())
+    experiment, at, seed = name.partition("@")
+    values = _merged(experiment, folder, ())
+    if at:
+        if not re.fullmatch("0|[1-9][0-9]*", seed):  # one name for one seed: no @02 beside @2
+            raise ProfileError(f"'{name}' names no seed: expected a whole number behind the @, like {experiment}@2.")
+        values["seed"] = int(seed)
     try:
         return Profile.model_validate({**values, "name": name})
     except ValidationError as error:
-        raise ProfileError(_explain(error, name, folder)) from None
+        raise ProfileError(_explain(error, experiment, folder)) from None
 
 
 def _merged(name: str, folder: Path, seen: tuple[str, ...]) -> dict[str, Any]:

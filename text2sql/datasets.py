@@ -7,7 +7,7 @@ Layouts that are read as they are (ROOT is TEXT2SQL_DATA, or the generated folde
             ROOT/cosql/{train,dev}.json
     sparc   ROOT/sparc/{train,dev}.json                      the release beside others
             ROOT/{train,dev}.json                            ROOT being the release
-    demo    ROOT/{train,dev}.json
+    demo    ROOT/{train,dev}.json, and dev_phrasing.json where it exists
 
 `tables.json` and `database/<db>/<db>.sqlite` are looked for beside the dialogues, then in the folders above, up to the
 one above ROOT. A dialogue file is a list of `{"database_id", "interaction": [{"utterance", "query"}, ...]}`; other keys
@@ -129,8 +129,11 @@ def load_benchmark(settings: BenchmarkSettings, root: Path) -> Benchmark:
     if settings.corrections is not None:
         corrections = read_corrections(REPOSITORY / settings.corrections)
         whole = apply_corrections(corrections, whole)
-    limits = {"train": settings.train_dialogues, "dev": settings.dev_dialogues}
-    splits = {split: _cut(dialogues, settings.databases, limits[split]) for split, dialogues in whole.items()}
+    limits = {"train": settings.train_dialogues}
+    splits = {
+        split: _cut(dialogues, settings.databases, limits.get(split, settings.dev_dialogues))
+        for split, dialogues in whole.items()
+    }
     _check_databases_known(settings, whole, root)
 
     folder = next(iter(files.values())).parent
@@ -211,6 +214,9 @@ def _dialogue_files(name: str, root: Path) -> tuple[dict[str, Path], dict[str, s
                 for split, path in places.items()
                 if split not in files
             }
+            other_words = root / "dev_phrasing.json"
+            if name == "demo" and other_words.is_file():
+                files["dev_phrasing"] = other_words
             return files, absent
     wanted = ", ".join(layout.format(split="dev") for layout in LAYOUTS[name])
     raise DataError(

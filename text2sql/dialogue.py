@@ -8,7 +8,9 @@ answer, together with the turns before it. A single-turn question is a dialogue 
 from dataclasses import dataclass, field
 from typing import Literal
 
-Split = Literal["train", "validation", "dev"]
+Split = Literal["train", "validation", "dev", "dev_phrasing"]
+"""`validation` is drawn from train; `dev_phrasing` is dev in words that train never joins, which only the demo has."""
+
 Prior = Literal["gold", "predicted"]
 
 

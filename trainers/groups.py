@@ -96,6 +96,7 @@ class SampleNumbers:
     status: str
     truncated: bool
     tool_calls: int
+    prompt_tokens: int
     completion_tokens: int
     model_tokens: int
     metrics: Mapping[str, float]
@@ -108,6 +109,7 @@ class SampleNumbers:
             sample.status,
             sample.truncated,
             sample.tool_calls,
+            len(sample.prompt_ids),
             len(sample.completion_ids),
             sum(sample.completion_mask),
             sample.metrics,

@@ -49,8 +49,9 @@ def train_grpo(
     Checkpoints go to `work` every `save_steps` steps, and when the rollout fails; called again, training continues at
     the latest whole one: step, items, bucket, seeds and optimizer. `on_metrics` gets, per step, the numbers of
     `step_metrics` (reward, its parts, tokens, shares), bucket, seconds, sampling_seconds, loss, grad_norm, learning_rate,
-    entropy (nats, over the micro-batches that were trained), kl when it is on, and logprob_difference, the mean
-    distance between the engine's and the trainer's log-probabilities of the sampled tokens.
+    entropy (nats, over the micro-batches that were trained), kl when it is on, tokens (of all episodes of the step,
+    prompts and environment included), and logprob_difference, the mean distance between the engine's and the trainer's
+    log-probabilities of the sampled tokens. Returns counts and final numbers; `tokens` is their sum over all steps.
 
     Raises TrainingError when the machine lost more than `max_infrastructure_share` of a step's samples, after
     `stop_after_clipped_steps`, and when the loss is not finite; errors of the rollout are raised as they are.
@@ -78,6 +79,7 @@ def train_grpo(
         "steps": trainer.state.global_step,
         "resumed_from_step": int(resumed_from.name.rpartition("-")[2]) if resumed_from else 0,
         "steps_without_signal": trainer.steps_without_signal,
+        "tokens": round(sum(entry.get("tokens", 0.0) for entry in trainer.state.log_history)),
         **{
             f"final_{name}": trainer.numbers[name]
             for name in ("reward", "flat_groups_share")

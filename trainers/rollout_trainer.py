@@ -47,6 +47,7 @@ LOGGED = {
     "kl": "kl",
     "clip_ratio/region_mean": "clip_share",
     "logprob_difference": "logprob_difference",
+    "tokens": "tokens",
 }
 
 
@@ -128,6 +129,9 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
             "bucket": float(self.plan[self.state.global_step].bucket + 1),
             "sampling_seconds": sampling_seconds,
         }
+        # By TRL's own log they get into the trainer's state, which a resumed run goes on from.
+        tokens = sum(numbers.prompt_tokens + numbers.completion_tokens for numbers in everything)
+        self._metrics["train"]["tokens"].append(float(tokens))
         self.refuse_lost_step(len(everything))
         self.warn()
 

@@ -100,7 +100,8 @@ def train_sft(
     Checkpoints go to `work` every `save_steps` steps; called again after an interruption, training continues at the
     latest whole one with the same data order, optimizer and schedule. `on_metrics` gets, per step, loss (nats per
     trained token), learning_rate, grad_norm, token_accuracy, entropy, tokens_per_second, and validation_loss at
-    each save when `validation` rows are given. Returns counts and the final loss. Raises TrainingError when no row
+    each save when `validation` rows are given. Returns counts (`tokens`: all that went through the model, padding left
+    out; `trained_tokens`: those with a loss) and the final loss. Raises TrainingError when no row
     can be trained or the loss is not finite, PolicyError when the policy cannot be loaded.
     """
     model, tokenizer = load_policy(policy)
@@ -152,6 +153,7 @@ def train_sft(
         "rows": len(usable.rows),
         "rows_too_long": len(usable.too_long),
         "rows_untrained": len(usable.untrained),
+        "tokens": sum(lengths[index] for index in order),
         "trained_tokens": sum(usable.rows[index].trained_tokens for index in order),
         "final_loss": next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry),
     }

@@ -10,7 +10,7 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from assets.lineage import lineage_assets
+from assets.lineage import add_experiments, lineage_assets
 from stages.context import StageContext
 from stages.plan import Plan
 from stages.report import make_report
@@ -93,6 +93,7 @@ def test_another_version_of_the_metric_makes_every_partition_of_the_scores_due_a
     """
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        add_experiments(instance, settings)
         assets = lineage_assets(settings)
         old = {name: make_scores(settings, name) for name in EXPERIMENTS}
         for name in EXPERIMENTS:
@@ -112,3 +113,33 @@ def test_another_version_of_the_metric_makes_every_partition_of_the_scores_due_a
         assert old[name].fingerprint != new[name].fingerprint
     with pytest.raises(ArtifactError, match=r"different versions of the metric.*'base': '1', 'grpo': '2'"):
         make_report(report_context(settings, tmp_path, base=old["cosql"], grpo=new["cosql"]))
+
+
+def test_another_seed_of_an_experiment_is_a_partition_of_its_own(settings: Settings, tmp_path: Path):
+    """`cosql@5` shares the benchmark with `cosql`, and nothing that a seed decides. Added twice, it is there once."""
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        add_experiments(instance, settings, "cosql@5")
+        add_experiments(instance, settings, "cosql@5", "cosql")
+        known = instance.get_dynamic_partitions("experiments")
+
+        make_scores(settings, "cosql@5")
+        keys = Plan(load_profile("cosql@5", settings.experiments), settings).upstream(SCORES)
+        selection = dg.AssetSelection.assets(*(dg.AssetKey(key.split("/")) for key in keys))
+        run = dg.materialize(lineage_assets(settings), selection=selection, partition_key="cosql@5", instance=instance)
+
+    first, other = (Plan(load_profile(name, settings.experiments), settings) for name in ("cosql", "cosql@5"))
+    assert ["cosql", "cosql@5", "sparc"] == sorted(known)
+    assert run.success
+    assert first.fingerprints["benchmark"] == other.fingerprints["benchmark"]
+    assert first.fingerprints["turns"] != other.fingerprints["turns"]
+
+
+def test_the_graph_has_the_stages_that_any_experiment_has(settings: Settings):
+    """One experiment evaluates held-out phrasing, one has more rounds: both are in the one graph."""
+    (settings.experiments / "wide.yaml").write_text(
+        f"{TINY}0\nrounds: 4\nevaluation: {{splits: [dev, dev_phrasing]}}\n", encoding="utf-8"
+    )
+    keys = {"/".join(asset.key.path) for asset in lineage_assets(settings)}
+
+    assert {"round_4/policy", "evaluation/base/scores", "evaluation/round_4/dev_phrasing/scores"} <= keys

@@ -62,6 +62,15 @@ def test_show_prints_the_resolved_profile_and_the_state_of_every_stage(run):
     assert "round_3/policy" in result.stdout
 
 
+def test_an_experiment_with_a_seed_is_shown_like_one_with_a_file(run):
+    """`tiny@3` is `tiny` with seed 3."""
+    result = run("pipelines", "show", "tiny@3")
+
+    assert 0 == result.returncode, result.stderr
+    assert "name: tiny@3" in result.stdout
+    assert "seed: 3" in result.stdout
+
+
 def test_an_unknown_experiment_lists_the_known_ones(run):
     """With the nearest name as a suggestion."""
     assert failed_clearly(run("pipelines", "run", "tinny"), "Did you mean 'tiny'?")

@@ -147,6 +147,28 @@ def test_every_round_trains_on_the_agents_own_tokens_only(lineage: Lineage):
         assert [] == json.loads((artifact.path / "replay.json").read_text(encoding="utf-8"))
 
 
+def test_the_base_policys_episodes_say_what_is_not_to_be_learnt(lineage: Lineage):
+    """Whoever trains on them again knows their horizon and, of long ones, the messages that are planted mistakes."""
+    artifact = lineage.plan.find("base_policy")
+    assert artifact is not None
+    episodes = list(read_trajectories(artifact.path / "episodes.jsonl"))
+    mistaken = [one.details["mistaken"] for one in episodes if one.details["horizon"] == "long"]
+
+    assert {"long", "short"} == {one.details["horizon"] for one in episodes}
+    assert any(mistaken)
+    assert not any(one.details["mistaken"] for one in episodes if one.details["horizon"] == "short")
+
+
+def test_the_controls_take_as_long_as_what_they_control(lineage: Lineage):
+    """The warm start's as many steps as all rounds; GRPO's 4/3 of the tokens that went through GRPO."""
+    made = {key: lineage.plan.find(key) for key in lineage.plan.stages if key.endswith("policy")}
+    metrics = {key: artifact.metrics for key, artifact in made.items() if artifact}
+    sft, grpo = metrics["control/sft_policy"], metrics["control/grpo_policy"]
+
+    assert sft["steps"] == sum(metrics[f"round_{number}/policy"].get("steps", 0) for number in (1, 2, 3))
+    assert grpo["carried_over"] or grpo["grpo_as_trained_tokens"] == round(metrics["grpo/policy"]["tokens"] * 4 / 3)
+
+
 def test_a_second_run_reuses_everything_and_a_deleted_round_is_made_again_with_what_depends_on_it(lineage: Lineage):
     """Round 3's selection deleted: its policy, GRPO, their evaluations and the report are new; the rest keeps its builds."""
     before = {key: artifact.build for key in lineage.plan.stages if (artifact := lineage.plan.find(key))}
@@ -163,7 +185,7 @@ def test_a_second_run_reuses_everything_and_a_deleted_round_is_made_again_with_w
 
     remade = {key for key in after if after[key] != before[key]}
     assert before == reused
-    assert "34 of 34 stages are complete already" in again
+    assert "40 of 40 stages are complete already" in again
     assert {"round_3/selected", "round_3/policy", "curriculum/attempts", "grpo/policy", "report"} <= remade
     assert not {key for key in remade if key.startswith(("round_1", "round_2", "base", "turns", "benchmark", "short"))}
     assert "round_3/trajectories" not in remade

@@ -47,6 +47,39 @@ def test_an_ablation_shares_what_its_change_does_not_touch(tmp_path: Path):
     assert not {key for key in ablation if key.startswith(("round_", "curriculum", "base", "turns", "benchmark"))}
 
 
+@pytest.mark.parametrize("switch", [{"tools": ("memory",)}, {"max_episode_tokens": 100}])
+def test_a_switch_of_the_evaluation_makes_predictions_and_nothing_of_training_again(tmp_path: Path, switch):
+    """An ablation at inference pays for its predictions, scores and report."""
+    ablation = changed(plan(tmp_path), plan(tmp_path, evaluation=switch))
+
+    assert {"evaluation/base/predictions", "evaluation/grpo/scores", "report"} <= ablation
+    assert {"evaluation", "report"} == {key.split("/")[0] for key in ablation}
+
+
+def test_held_out_phrasing_is_evaluated_beside_dev_where_it_is_asked_for(tmp_path: Path):
+    """Every policy gets stages of its own for it; those for dev keep their fingerprints."""
+    dev, both = plan(tmp_path), plan(tmp_path, evaluation={"splits": ("dev", "dev_phrasing")})
+    added = set(both.stages) - set(dev.stages)
+
+    assert {f"{key.rpartition('/')[0]}/dev_phrasing/scores" for key in dev.stages if key.endswith("/scores")} <= added
+    assert {"report"} == changed(dev, both)
+    assert both.stages["report"].inputs["grpo/dev_phrasing"] == "evaluation/grpo/dev_phrasing/scores"
+
+
+def controls(plan: Plan) -> set[str]:
+    return {key for key in plan.stages if key.startswith("control/")}
+
+
+def test_every_gain_has_its_control_unless_it_is_switched_off(tmp_path: Path):
+    """Of the warm start and of GRPO, each evaluated like any policy; a pretrained base has no episodes of ours."""
+    whole = plan(tmp_path)
+
+    assert {"control/sft_policy", "control/grpo_policy"} == controls(whole)
+    assert {"evaluation/control_sft/scores", "evaluation/control_grpo/scores"} <= set(whole.stages)
+    assert {"control/grpo_policy"} == controls(plan(tmp_path, model={"name": "some/model"}))
+    assert not controls(plan(tmp_path, controls=False))
+
+
 def test_settings_of_speed_change_no_fingerprint(tmp_path: Path):
     """Batch size, concurrency and shard size are the machine's business: artifacts stay what they are."""
     faster = plan(tmp_path, engine={"batch_size": 7, "concurrency": 9}, sampling={"shard_items": 5})

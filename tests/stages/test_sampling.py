@@ -12,9 +12,9 @@ import pytest
 
 from agents.mtsql.actions import EXEC_SQL, answer_text, call_text
 from agents.mtsql.agent import MtsqlAgent
-from stages.sampling import Draw, make_validation_attempts, roll_out_shards
+from stages.sampling import Draw, agent_in_use, make_predictions, make_validation_attempts, roll_out_shards
 from text2sql.chat import ChatCodec
-from text2sql.config import AgentSettings
+from text2sql.config import AgentSettings, Profile
 from text2sql.dialogue import Item
 from text2sql.engines.scripted import ScriptedEngine
 from text2sql.errors import InfrastructureError
@@ -179,3 +179,33 @@ def test_finished_shards_stay_as_they_are(make_context, dialogue, policy):
     assert time == kept.stat().st_mtime_ns
     assert all(one.completion_tokens for one in read_trajectories(lost))
     assert tokens == [one.token_ids for one in read_trajectories(lost)]
+
+
+@pytest.mark.parametrize("left", ["exec_sql", "memory_retrieve"])
+def test_a_tool_switched_off_at_evaluation_is_not_in_the_prompt(make_context, dialogue, policy, codec, left):
+    """As with `agent.tools`: the agent is not told of it. The first turn has nothing to remember anyway."""
+    tool = {"exec_sql": "execute", "memory_retrieve": "memory"}[left]
+    profile = {"agent": {"prompt": "full", "max_prompt_tokens": 16}, "evaluation": {"tools": (tool,)}}
+    items = dialogue("d/0", "dev", GOLD, GOLD)
+    context = make_context("evaluation/base/predictions", items, profile, policy=policy)
+    make_predictions(context)
+    second = codec.decode(list(read_trajectories(context.out / "shards"))[1].prompt_ids)
+
+    assert {left} == {name for name in ("exec_sql", "memory_retrieve") if name in second}
+
+
+def test_a_smaller_budget_at_evaluation_ends_episodes_earlier(make_context, dialogue, policy):
+    """The agent's own budget is 60 tokens after the prompt, the evaluation allows 20."""
+    profile = {"agent": {**SHORT, "max_message_tokens": 50}, "evaluation": {"max_episode_tokens": 20}}
+    context = make_context("evaluation/base/predictions", dialogue("d/0", "dev", GOLD), profile, policy=policy)
+    make_predictions(context)
+
+    assert all(one.completion_tokens <= 20 for one in read_trajectories(context.out / "shards"))
+
+
+def test_a_short_horizon_policy_has_no_tools_whatever_the_evaluation_says():
+    """Its horizon is its own."""
+    values = {"name": "x", "model": {"init": "scratch"}, "evaluation": {"tools": ("execute",)}}
+    agent = agent_in_use(Profile.model_validate(values), "short_horizon_sft")
+
+    assert ("short", ()) == (agent.horizon, agent.tools)

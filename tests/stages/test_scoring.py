@@ -1,12 +1,13 @@
 """Scores of one policy, from its trajectories and what the machine lost of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from stages.scoring import make_scores
-from text2sql.trajectory import write_trajectories
+from text2sql.trajectory import Event, write_trajectories
 
 GOLD = "SELECT name FROM staff WHERE city = 'Graz'"
 
@@ -52,3 +53,50 @@ def test_every_dev_item_has_a_row_with_verdicts_parts_and_what_the_agent_did(mak
 
     assert (True, True, "right", GOLD) == (row["ex"], row["em"], row["status"], row["final_sql"])
     assert (1.0, 1.0, 1) == (row["reward_propose"], row["reward_e_verify"], row["tool_calls"])
+
+
+def test_the_first_proposal_is_judged_beside_the_answer(make_context, dialogue, episode, tmp_path):
+    """Mended: the first SQL was wrong and the final one is right; broken: the reverse. No answer is wrong."""
+    wrong, broken_sql = "SELECT name FROM staff", "SELECT nothing FROM staff"
+    items = dialogue("d/0", "dev", *[GOLD] * 4)
+    answers = [(broken_sql, GOLD), (wrong, GOLD), (GOLD, None), (GOLD, GOLD)]
+    trajectories = []
+    for item, (first, final) in zip(items, answers, strict=True):
+        played = episode(item, 0, final)
+        trajectories.append(replace(played, events=(Event("propose", 0, sql=first), *played.events)))
+    context = make_context("evaluation/base/scores", items, predictions=predictions(tmp_path, trajectories))
+    metrics = make_scores(context)
+    rows = pl.read_parquet(context.out / "scores.parquet").to_dicts()
+
+    assert [(False, True), (False, True), (True, False), (True, True)] == [(row["first_ex"], row["ex"]) for row in rows]
+    assert (2, 1) == (metrics["mended"], metrics["broken"])
+    assert 2 == json.loads((context.out / "totals.json").read_text(encoding="utf-8"))["mended"]
+
+
+def test_ex_is_given_apart_for_golds_that_training_never_held(make_context, dialogue, episode, tmp_path):
+    """
+    A gold of train or validation on the same database is seen, in whichever dialogue it stood; the share of the others
+    stands beside their EX.
+    """
+    other, elsewhere = "SELECT count(*) FROM staff", "SELECT city FROM staff"
+    items = dialogue("d/0", "dev", GOLD, other, elsewhere, "SELECT id FROM staff")
+    known = [*dialogue("t/0", "train", GOLD), *dialogue("t/1", "validation", other)]
+    known += dialogue("t/2", "train", elsewhere, db_id="school")
+    answers = [GOLD, other, elsewhere, "SELECT 7"]
+    trajectories = [episode(item, 0, answer) for item, answer in zip(items, answers, strict=True)]
+    context = make_context("evaluation/base/scores", [*items, *known], predictions=predictions(tmp_path, trajectories))
+    metrics = make_scores(context)
+    rows = pl.read_parquet(context.out / "scores.parquet")
+
+    assert [False, False, True, True] == rows["unseen_gold"].to_list()
+    assert (0.75, 0.5, 0.5) == (metrics["ex"], metrics["unseen_gold"], metrics["ex_unseen_gold"])
+
+
+def test_scores_on_held_out_phrasing_are_those_of_its_own_items(make_context, dialogue, episode, tmp_path):
+    """The stage's key says which split it is about."""
+    items = dialogue("d/0", "dev_phrasing", GOLD, GOLD)
+    made = predictions(tmp_path, [episode(item, 0, GOLD) for item in items])
+    everything = [*dialogue("d/1", "dev", GOLD), *items]
+    metrics = make_scores(make_context("evaluation/base/dev_phrasing/scores", everything, predictions=made))
+
+    assert (2, 1.0) == (metrics["turns"], metrics["ex"])

@@ -69,6 +69,22 @@ def test_a_wrong_type_or_impossible_value_names_its_key_and_what_was_found(exper
     assert f"{key}:" in str(caught.value)
 
 
+def test_the_evaluation_can_only_take_tools_away(experiments: Path):
+    """A tool that the agent does not have cannot be switched on for the evaluation."""
+    write(experiments, "more", MINIMAL + "agent: {tools: [execute]}\nevaluation: {tools: [memory]}\n")
+
+    with pytest.raises(ProfileError, match=r"evaluation.tools can only leave out some of agent.tools"):
+        load_profile("more", experiments)
+
+
+def test_only_the_demo_can_be_evaluated_on_held_out_phrasing(experiments: Path):
+    """A release has no such split, and the error says so before anything runs."""
+    write(experiments, "real", MINIMAL + "benchmark: {name: cosql}\nevaluation: {splits: [dev, dev_phrasing]}\n")
+
+    with pytest.raises(ProfileError, match=r"dev_phrasing, which only benchmark demo has"):
+        load_profile("real", experiments)
+
+
 def test_a_pretrained_model_needs_a_name(experiments: Path):
     """Without a name and without `init: scratch` there is nothing to start from, and the error says both ways out."""
     write(experiments, "nameless", "model: {layers: 2}\n")
@@ -81,6 +97,30 @@ def test_an_unknown_experiment_lists_those_that_exist(experiments: Path):
     """The nearest name is suggested."""
     with pytest.raises(ProfileError, match=r"Unknown experiment 'parnet'. Did you mean 'parent'\?"):
         load_profile("parnet", experiments)
+
+
+def test_a_seed_behind_the_name_is_the_same_experiment_with_that_seed(experiments: Path):
+    """The profile has the full name and the other seed, whatever the file says; the list of experiments is of files."""
+    write(experiments, "family/small", "extends: parent\nseed: 1\n")
+
+    profile = load_profile("family/small@12", experiments)
+
+    assert ("family/small@12", 12, 8) == (profile.name, profile.seed, profile.sampling.samples)
+    assert load_profile("family/small", experiments).seed == 1
+    assert ["family/small", "parent"] == experiment_names(experiments)
+
+
+@pytest.mark.parametrize("name", ["parent@", "parent@two", "parent@-1", "parent@02", "parent@1@2"])
+def test_what_is_no_seed_is_refused_with_an_example(experiments: Path, name: str):
+    """One name for one seed: leading zeros are refused too."""
+    with pytest.raises(ProfileError, match="whole number behind the @, like parent@2"):
+        load_profile(name, experiments)
+
+
+def test_an_unknown_experiment_with_a_seed_lists_those_that_exist(experiments: Path):
+    """The name before the @ is what is looked for."""
+    with pytest.raises(ProfileError, match=r"Unknown experiment 'parnet'. Did you mean 'parent'\?"):
+        load_profile("parnet@2", experiments)
 
 
 def test_extending_in_a_circle_is_an_error(experiments: Path):

@@ -345,3 +345,16 @@ def test_the_command_shows_dialogues_with_their_sql() -> None:
 
     assert shown.count("[") == 3
     assert "SELECT" in shown
+
+
+def test_the_second_dev_is_read_as_a_split_of_its_own(tmp_path: Path) -> None:
+    """The dialogues of dev_phrasing are those of dev in other words, as many of them; ids and words are their own."""
+    generate_demo(tmp_path, seed=7, train=24, dev=24)
+    dev, phrasing = (
+        load_benchmark(BenchmarkSettings(dev_dialogues=12), tmp_path).splits[name] for name in ("dev", "dev_phrasing")
+    )
+
+    assert 12 == len(dev) == len(phrasing)
+    assert [[turn.gold for turn in one.turns] for one in dev] == [[turn.gold for turn in one.turns] for one in phrasing]
+    assert "dev_phrasing/0" == phrasing[0].dialogue_id
+    assert [one.turns[0].utterance for one in dev] != [one.turns[0].utterance for one in phrasing]

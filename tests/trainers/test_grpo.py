@@ -165,7 +165,8 @@ def test_environment_tokens_have_no_loss(tiny_policy, tmp_path):
 def test_resumed_run_is_the_same_run(tiny_policy, tmp_path):
     """
     Case tr-resume-with-base-model-in-engine: 4 steps, a stop, and 4 more sample the same items with the same seeds, get
-    the same rewards and end with the same weights as 8 steps in one go.
+    the same rewards and end with the same weights as 8 steps in one go. The tokens of all 8 are counted: 10 in each of
+    the 8 episodes of a step, prompt and environment included.
     """
     settings = SETTINGS.model_copy(update={"steps_per_bucket": (3, 5)})
     buckets = (("i1", "i2", "i3"), ("i4", "i5", "i6"))
@@ -184,6 +185,7 @@ def test_resumed_run_is_the_same_run(tiny_policy, tmp_path):
     summary, resumed = train(tiny_policy, tmp_path / "stopped", second, settings, buckets)
 
     assert 4 == summary["resumed_from_step"]
+    assert 8 * 8 * 10 == summary["tokens"]
     assert whole.calls[4:] == second.calls
     assert {5, 6, 7, 8} == set(resumed)
     for step, values in resumed.items():

@@ -187,6 +187,15 @@ def test_rows_that_are_too_long_are_counted(tiny_policy, tmp_path):
     assert (4, 1) == (summary["rows"], summary["rows_too_long"])
 
 
+def test_tokens_are_counted_as_often_as_they_are_trained(tiny_policy, tmp_path):
+    """Two epochs: all tokens of the rows twice, and those with a loss twice."""
+    rows = make_rows(6)
+    summary, _ = train(rows, tiny_policy, tmp_path, SETTINGS.model_copy(update={"epochs": 2.0}))
+
+    assert 2 * sum(len(row.input_ids) for row in rows) == summary["tokens"]
+    assert 2 * sum(row.trained_tokens for row in rows) == summary["trained_tokens"]
+
+
 def test_no_row_to_train_on_is_an_error(tiny_policy, tmp_path):
     """When every row is set aside, training stops with the counts and the setting to raise."""
     with pytest.raises(TrainingError, match=r"1 of 1 rows are longer than 128 tokens.*sft\.max_tokens"):
