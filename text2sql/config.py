@@ -170,7 +170,7 @@ class SelectionSettings(Section):
     easy_keep: int = Field(2, ge=1)
     hard_min_tool_calls: int = Field(2, ge=0)
     hard_keep: int = Field(3, ge=1)
-    strategy: Literal["difficulty_aware", "random"] = "difficulty_aware"
+    strategy: Literal["difficulty_aware", "unclustered", "random"] = "difficulty_aware"
     embedding: EmbeddingSettings = EmbeddingSettings()
 
 

@@ -12,7 +12,8 @@ What the paper leaves open is settled here:
 2. when a rule leaves no trajectory, those with the fewest (easy) or the most (hard) calls stand in, so that a solved
    item always contributes;
 3. clusters come from agglomerative clustering (Ward) with k = `hard_keep`; with no more texts than k all are kept;
-4. `strategy: random` draws the same number of right trajectories per item, blind to calls and texts' distance.
+4. two strategies for ablations draw the same number of right trajectories per item: `unclustered` at random among
+   those that the rule for calls leaves, `random` among all.
 
 The result does not depend on the order of the input.
 """
@@ -93,7 +94,7 @@ def select(
             continue
         candidates, fits = _by_calls(distinct, easy, settings)
         stand_in += not fits
-        if easy:
+        if easy or settings.strategy == "unclustered":
             kept[item_id] = _draw(candidates, keep, f"{seed}/{item_id}")
         elif len(candidates) <= keep:
             kept[item_id] = candidates

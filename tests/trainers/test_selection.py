@@ -122,6 +122,19 @@ def test_solved_item_always_contributes():
     assert 2 == selection.counts["stand_in"]
 
 
+def test_unclustered_strategy_keeps_as_many_by_the_rule_for_calls_alone():
+    """The ablation draws from the long trajectories of a hard item and embeds nothing."""
+    settings = SETTINGS.model_copy(update={"strategy": "unclustered"})
+    entries = [scored("i", sample, f"t{sample}", calls=sample % 4) for sample in range(30)]
+
+    def refuse(texts):
+        raise AssertionError("drawing needs no embedding")
+
+    kept = run(entries, settings=settings, embed=refuse, samples=31).kept
+    assert 3 == len(kept)
+    assert all(trajectory.tool_calls >= 2 for trajectory in kept)
+
+
 def test_random_strategy_keeps_as_many_without_looking_at_calls():
     """The ablation draws the same number per item from all right trajectories and embeds nothing."""
     settings = SETTINGS.model_copy(update={"strategy": "random"})
