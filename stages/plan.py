@@ -66,11 +66,16 @@ def policy_stages(profile: Profile) -> dict[str, str]:
     policies["grpo"] = "grpo/policy"
     if profile.baselines:
         policies |= {"short_horizon_sft": "short_horizon/sft_policy", "short_horizon_grpo": "short_horizon/grpo_policy"}
-    if profile.controls and profile.model.init == "scratch":  # of a pretrained base we have no data to train on further
+    if profile.controls and profile.rounds and profile.model.init == "scratch":  # of a pretrained base we have no data
         policies["control_sft"] = "control/sft_policy"
     if profile.controls:
         policies["control_grpo"] = "control/grpo_policy"
     return policies
+
+
+def warm_started(rounds: int) -> str:
+    """The stage of the policy after so many rounds of warm start: the one that GRPO starts from."""
+    return f"round_{rounds}/policy" if rounds else "base_policy"
 
 
 def evaluated_policies(profile: Profile) -> dict[str, str]:
@@ -88,7 +93,10 @@ def evaluated_policies(profile: Profile) -> dict[str, str]:
 
 
 def build_plan(profile: Profile) -> dict[str, Stage]:
-    """All stages of the experiment by key, each after the stages it reads."""
+    """
+    The stages of the experiment by key, each after the stages it reads: the report, the advice on reward weights, and
+    what the two rest on. A policy that is not evaluated is made only where another stage needs it.
+    """
     stages = [*_data_stages(), _base_stage(profile)]
     stages += [stage for number in range(1, profile.rounds + 1) for stage in _round_stages(number)]
     if profile.reward_search.enabled:
@@ -101,7 +109,18 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     for split in profile.evaluation.splits:
         stages += [stage for name, key in evaluated.items() for stage in _evaluation_stages(name, key, split)]
     stages.append(_report_stage(profile, list(evaluated)))
-    return {stage.key: stage for stage in stages}
+    by_key = {stage.key: stage for stage in stages}
+    wanted = _upstream(by_key, {"report", "reward_search/weights"})
+    return {key: stage for key, stage in by_key.items() if key in wanted}
+
+
+def _upstream(stages: dict[str, Stage], keys: set[str]) -> set[str]:
+    """`keys` and every stage that they rest on."""
+    wanted = set(keys)
+    for key, stage in reversed(stages.items()):  # a stage comes after all that it reads
+        if key in wanted:
+            wanted |= set(stage.inputs.values())
+    return wanted
 
 
 def _data_stages() -> list[Stage]:
@@ -193,7 +212,7 @@ def _reward_search_stages(rounds: int) -> list[Stage]:
         Stage(
             "reward_search/attempts",
             "sampling:make_validation_attempts",
-            {"benchmark": "benchmark", "turns": "turns", "policy": f"round_{rounds}/policy"},
+            {"benchmark": "benchmark", "turns": "turns", "policy": warm_started(rounds)},
             (*_AGENT, *sampling),
             needs_model=True,
             kinds=("jsonl",),
@@ -212,7 +231,7 @@ def _reward_search_stages(rounds: int) -> list[Stage]:
 
 
 def _reinforcement_stages(rounds: int) -> list[Stage]:
-    policy = f"round_{rounds}/policy"
+    policy = warm_started(rounds)
     return [
         Stage(
             "curriculum/attempts",
@@ -287,7 +306,7 @@ def _control_stages(rounds: int) -> list[Stage]:
             "control/grpo_policy",
             "controls:make_grpo_control",
             {
-                "policy": f"round_{rounds}/policy",
+                "policy": warm_started(rounds),
                 "attempts": "curriculum/attempts",
                 "buckets": "curriculum/buckets",
                 "grpo": "grpo/policy",
@@ -384,10 +403,7 @@ class Plan:
 
     def upstream(self, key: str) -> list[str]:
         """Every stage that `key` rests on, itself included, in the order of the plan."""
-        wanted = {key}
-        for name, stage in reversed(self.stages.items()):  # a stage comes after all that it reads
-            if name in wanted:
-                wanted |= set(stage.inputs.values())
+        wanted = _upstream(self.stages, {key})
         return [name for name in self.stages if name in wanted]
 
     def find(self, key: str) -> Artifact | None:

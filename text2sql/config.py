@@ -269,7 +269,9 @@ class EvaluationSettings(Section):
 
     splits: Annotated[tuple[Literal["dev", "dev_phrasing"], ...], Field(min_length=1)] = ("dev",)
 
-    policies: tuple[str, ...] | None = Field(None, description="policies to evaluate; all when left out")
+    policies: tuple[str, ...] | None = Field(
+        None, description="policies to evaluate, and what they rest on to make; all when left out"
+    )
     temperature: float = Field(0.0, ge=0)
     max_dialogues: int | None = Field(None, ge=1)
     prior: Literal["gold", "predicted"] = Field("gold", description="whose SQL of earlier turns the agent sees")
@@ -283,7 +285,7 @@ class Profile(Section):
     name: str
     description: str = ""
     seed: int = 0
-    rounds: int = Field(3, ge=1, le=9)
+    rounds: int = Field(3, ge=0, le=9, description="of the warm start; 0: GRPO starts from the base policy")
     baselines: bool = Field(True, description="also train the short-horizon baselines")
     controls: bool = Field(True, description="also train what shows how much of a gain is just more training")
     benchmark: BenchmarkSettings = BenchmarkSettings()

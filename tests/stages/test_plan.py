@@ -95,6 +95,25 @@ def test_a_round_depends_on_the_rounds_before_it_only(tmp_path: Path):
     assert "round_3/policy" not in two.fingerprints
 
 
+def test_reinforcement_starts_from_the_base_policy_when_there_is_no_warm_start(tmp_path: Path):
+    """`rounds: 0`: the same base policy, its own attempts for the curriculum, and no control of rounds."""
+    whole, direct = plan(tmp_path), plan(tmp_path, rounds=0)
+
+    assert {"base_policy"} == {direct.stages[key].inputs["policy"] for key in ("grpo/policy", "curriculum/attempts")}
+    assert whole.fingerprints["base_policy"] == direct.fingerprints["base_policy"]
+    assert {"control/grpo_policy"} == controls(direct)
+    assert not [key for key in direct.stages if key.startswith("round_")]
+
+
+def test_a_policy_that_nobody_evaluates_is_not_made(tmp_path: Path):
+    """Unless another stage needs it: the last round rests on the rounds before, and on nothing of GRPO."""
+    few = plan(tmp_path, evaluation={"policies": ("round_3",)}, reward_search={"enabled": False})
+
+    assert {"base_policy", "round_1/policy", "evaluation/round_3/scores", "report"} <= set(few.stages)
+    assert not {key.split("/")[0] for key in few.stages} & {"grpo", "curriculum", "short_horizon", "control"}
+    assert plan(tmp_path).fingerprints["round_3/policy"] == few.fingerprints["round_3/policy"]
+
+
 def test_deleting_an_artifact_makes_it_and_what_depends_on_it_due_again(tmp_path: Path):
     """What lies before it, and beside it, stays complete."""
     whole = plan(tmp_path)
