@@ -1,11 +1,14 @@
 """
-Two policies on the same items: how much better is the second, and how sure is that.
+Policies on the same items: how much better is one than another, and how sure is that.
 
 The difference is taken item by item, so what makes an item hard for both falls out. The 95 % interval is the middle of
 a bootstrap over dialogues, since the turns of one dialogue stand and fall together. With the score tables of several
 seeds seeds are drawn as well: every seed has answered the same dialogues, so a draw takes dialogues once for all seeds,
 and seeds once for all dialogues (Owen, The pigeonhole bootstrap, 2007; docs/decisions/0010). With one seed the interval
 says nothing of others.
+
+`paired_effect` compares two policies; `contrast` adds and subtracts any means, for questions such as whether a gain is
+greater on deep turns.
 """
 
 from collections.abc import Sequence
@@ -26,7 +29,8 @@ _ITEM = ("item_id", "dialogue_id", "gold")
 class Effect:
     """
     Share of right answers of the second policy minus that of the first, with the bounds of its 95 % interval; all from
-    -1 to 1. `turns` and `dialogues` are what counts of each table, `seeds` the tables on each side.
+    -1 to 1 (of a measure that is no verdict: in its own unit). `turns` and `dialogues` are what counts of the tables,
+    `seeds` the tables on each side.
     """
 
     effect: float
@@ -35,6 +39,19 @@ class Effect:
     turns: int
     dialogues: int
     seeds: int
+
+
+@dataclass(frozen=True)
+class Mean:
+    """
+    A mean over the turns of one policy: its score tables, one a seed, as the score stages write them. `measure` is a
+    column of verdicts (ex, em, first_ex, ...) or of numbers, or `interaction_` and a column of verdicts: then a dialogue
+    is right if all its turns are. `only` leaves turns out, by what each table says of them (DEEP, HARD).
+    """
+
+    tables: Sequence[pl.DataFrame]
+    measure: str = "ex"
+    only: pl.Expr | None = None
 
 
 def paired_effect(
@@ -46,41 +63,62 @@ def paired_effect(
     draws: int = 4000,
     seed: int = 0,
 ) -> Effect | None:
-    """
-    The effect of the policy of `after` over that of `before`, tables as the score stages write them, one a seed and in
-    the same order of seeds. `measure` is a column of verdicts (ex, em, first_ex, ...) or `interaction_` and one: then a
-    dialogue is right if all its turns are. `only` leaves turns out, by what all tables say of an item (DEEP, HARD). A
-    turn without a verdict in any of the tables counts in none.
-
-    None when no turn is left. Raises DataError when the tables are not of the same items, or `measure` is no column.
-    """
-    tables = [*before, *after]
+    """The effect of the policy of `after` over that of `before`, with tables in the same order of seeds; see Mean."""
     if not before or len(before) != len(after):
         raise DataError(f"{len(before)} score tables before and {len(after)} after: one of each is needed per seed.")
-    items = _same_items(tables)
-    items = (items if only is None else items.filter(only)).select("item_id", "dialogue_id")
-    verdicts = _verdicts(tables, items, measure.removeprefix(INTERACTION))
-    graded = ~np.isnan(verdicts).any(axis=0)
-    if not graded.any():
+    return contrast([(-1, Mean(before, measure, only)), (1, Mean(after, measure, only))], draws=draws, seed=seed)
+
+
+def contrast(terms: Sequence[tuple[float, Mean]], *, draws: int = 4000, seed: int = 0) -> Effect | None:
+    """
+    The sum of weighted means, all over the same items and with tables in the same order of seeds. A turn without a
+    value in any of the tables counts in none.
+
+    None when a mean is left without turns. Raises DataError when the tables are not of the same items, or a measure is
+    no column.
+    """
+    seeds = len(terms[0][1].tables)
+    if not seeds or any(len(mean.tables) != seeds for _, mean in terms):
+        raise DataError(f"{[len(mean.tables) for _, mean in terms]} score tables: one of each is needed per seed.")
+    items = _same_items([table for _, mean in terms for table in mean.tables]).select("item_id", "dialogue_id")
+    values = np.stack(
+        [[_values(table, items, mean.measure) for table in mean.tables] for _, mean in terms]
+    )  # (T, S, I)
+    counts = np.stack([[_counts(table, items, mean.only) for table in mean.tables] for _, mean in terms])
+    counts &= ~np.isnan(values).any(axis=(0, 1))
+    if not counts.any(axis=2).all():
         return None
-    names, dialogue = np.unique(items["dialogue_id"].to_numpy()[graded], return_inverse=True)
-    size = np.bincount(dialogue).astype(float)  # (D,)
-    right = np.stack([np.bincount(dialogue, weights=row) for row in verdicts[:, graded]])  # (tables, D)
-    if measure.startswith(INTERACTION):
-        right, size = (right == size).astype(float), np.ones(len(names))
-    gain = right[len(before) :] - right[: len(before)]  # (S, D)
-    low, high = _interval(gain, size, draws, np.random.default_rng(seed))
-    effect = float(gain.sum(axis=1).mean() / size.sum())
-    return Effect(effect, low, high, int(graded.sum()), len(names), len(before))
+    used = counts.any(axis=(0, 1))
+    names, dialogue = np.unique(items["dialogue_id"].to_numpy()[used], return_inverse=True)
+    right = _by_dialogue(np.where(counts, values, 0.0)[:, :, used], dialogue)  # (T, S, D)
+    size = _by_dialogue(counts[:, :, used].astype(float), dialogue)
+    for number, (_, mean) in enumerate(terms):
+        if mean.measure.startswith(INTERACTION):
+            right[number] = (right[number] == size[number]) & (size[number] > 0)
+            size[number] = size[number] > 0
+    weights = np.array([weight for weight, _ in terms])
+    effect = float(weights @ (right.sum(axis=2) / size.sum(axis=2)).mean(axis=1))
+    low, high = _interval(weights, right, size, draws, np.random.default_rng(seed))
+    return Effect(effect, low, high, int(used.sum()), len(names), seeds)
 
 
-def _interval(gain: np.ndarray, size: np.ndarray, draws: int, rng: np.random.Generator) -> tuple[float, float]:
-    """`gain` (seeds, dialogues) is the sum over the turns of a dialogue, `size` (dialogues) their number."""
-    seeds, dialogues = gain.shape
+def _by_dialogue(values: np.ndarray, dialogue: np.ndarray) -> np.ndarray:
+    """(T, S, items) summed over the turns of each dialogue: (T, S, dialogues)."""
+    return np.stack([[np.bincount(dialogue, weights=row) for row in rows] for rows in values])
+
+
+def _interval(
+    weights: np.ndarray, right: np.ndarray, size: np.ndarray, draws: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """`weights` (T); `right` and `size` (T, S, D): sums over the turns of a dialogue, and how many turns these are."""
+    _, seeds, dialogues = right.shape
     drawn = rng.multinomial(dialogues, np.full(dialogues, 1 / dialogues), size=draws)  # how often each is drawn
     weight = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws) / seeds
-    effects = ((drawn @ gain.T) * weight).sum(axis=1) / (drawn @ size)
-    low, high = np.quantile(effects, (0.025, 0.975))
+    effects = np.zeros(draws)
+    with np.errstate(invalid="ignore"):  # a draw without any turn of a small group has no effect, and no vote
+        for factor, sums, counts in zip(weights, right, size, strict=True):
+            effects += factor * ((drawn @ sums.T) / (drawn @ counts.T) * weight).sum(axis=1)
+    low, high = np.nanquantile(effects, (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -103,19 +141,17 @@ def _same_items(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return first
 
 
-def _verdicts(tables: Sequence[pl.DataFrame], items: pl.DataFrame, column: str) -> np.ndarray:
-    """(tables, items): 1 right, 0 wrong, NaN without a verdict."""
-    for table in tables:
-        if column not in table.columns:
-            raise DataError(f"The scores have no column '{column}'. They have: {', '.join(table.columns)}.")
-    return np.stack(
-        [
-            items.join(
-                table.select("item_id", pl.col(column).cast(pl.Float64)),
-                on="item_id",
-                how="left",
-                maintain_order="left",
-            )[column].to_numpy()
-            for table in tables
-        ]
-    )
+def _values(table: pl.DataFrame, items: pl.DataFrame, measure: str) -> np.ndarray:
+    """(items): the measure of each, 1 right and 0 wrong for verdicts; NaN without a value."""
+    column = measure.removeprefix(INTERACTION)
+    if column not in table.columns:
+        raise DataError(f"The scores have no column '{column}'. They have: {', '.join(table.columns)}.")
+    values = table.select("item_id", pl.col(column).cast(pl.Float64))
+    return items.join(values, on="item_id", how="left", maintain_order="left")[column].to_numpy()
+
+
+def _counts(table: pl.DataFrame, items: pl.DataFrame, only: pl.Expr | None) -> np.ndarray:
+    """(items): which of them the mean is over."""
+    if only is None:
+        return np.ones(items.height, dtype=bool)
+    return items["item_id"].is_in(table.filter(only)["item_id"].implode()).to_numpy()

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from evaluation.paired import DEEP, HARD, Effect, paired_effect
+from evaluation.paired import DEEP, HARD, Effect, Mean, contrast, paired_effect
 from text2sql.errors import DataError
 
 
@@ -131,6 +131,49 @@ def test_the_same_tables_give_the_same_interval():
     before, after = drawn_scores(rng, np.full(20, 0.5), np.full(20, 0.1), np.full(20, 3))
 
     assert paired_effect([before], [after]) == paired_effect([before], [after])
+
+
+def test_a_single_mean_is_a_level_with_its_interval():
+    """What a policy scores by itself."""
+    found = contrast([(1, Mean([scores([True, False], [True, True])]))])
+
+    assert found is not None
+    assert 0.75 == found.effect
+    assert found.low < 0.75 < found.high
+
+
+def test_gains_can_be_compared_between_subsets():
+    """A gain of 50 points on deep turns, one of none on the others: it is 50 points greater."""
+    before, after = scores([True, True, True, False, False]), scores([True, True, True, True, False])
+    terms = [(1, Mean([after], only=DEEP)), (-1, Mean([before], only=DEEP))]
+    terms += [(-1, Mean([after], only=~DEEP)), (1, Mean([before], only=~DEEP))]
+    found = contrast(terms)
+
+    assert found is not None
+    assert (0.5, 5) == (found.effect, found.turns)
+
+
+def test_a_policy_can_be_compared_with_itself_by_another_measure():
+    """The final SQL over the first: both are columns of the same tables."""
+    table = scores([True, False], [True, True], first_ex=False)
+    found = contrast([(1, Mean([table])), (-1, Mean([table], "first_ex"))])
+
+    assert found is not None
+    assert 0.75 == found.effect
+
+
+def test_a_mean_over_the_wrong_answers_is_over_each_policys_own():
+    """What share of them is of a kind: `only` is asked of each table by itself."""
+    before, after = scores([False, False, False, True], kind="a"), scores([False, True, True, True], kind="b")
+    terms = [
+        (weight, Mean([table.with_columns(b=pl.col("kind") == "b")], "b", ~pl.col("ex")))
+        for weight, table in ((1, after), (-1, before))
+    ]
+    found = contrast(terms)
+
+    assert found is not None
+    assert (1.0, 3) == (found.effect, found.turns)
+    assert contrast([(1, Mean([scores([True])], only=~pl.col("ex")))]) is None
 
 
 def test_about_95_of_100_intervals_hold_the_true_effect():
