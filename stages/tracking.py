@@ -2,7 +2,8 @@
 MLflow, for the whole project: the one file that imports it.
 
 One MLflow experiment per benchmark. A lineage run is a parent run; every stage that does work is a child run with its
-parameters, metrics over steps, the profile, its datasets (fingerprint as digest) and, for a policy, a logged model. A
+parameters, metrics over steps, the profile, its datasets (fingerprint as digest) and, for a policy, a logged model. Tag
+`artifact` is the folder it makes; a dataset's source is the folder of an input: from a score to its trajectories. A
 stage that is resumed goes on in the run it began (`tracking.json` in its folder remembers which); metrics carry the
 attempt as a tag of the run, and a repeated step is logged again, so that the last attempt's value is the current one.
 """
@@ -22,7 +23,7 @@ import yaml
 from filelock import FileLock
 
 from stages.plan import Stage, stage_slice
-from text2sql.artifacts import Artifact
+from text2sql.artifacts import Artifact, ArtifactStore
 from text2sql.config import Profile, Settings
 from text2sql.errors import TrackingError
 
@@ -214,6 +215,7 @@ class Tracker:
             "kind": "stage",
             "stage": stage.key,
             "fingerprint": fingerprint,
+            "artifact": str(ArtifactStore(self.settings.artifacts).folder(stage.key, fingerprint)),
             "experiment": self.profile.name,
             "attempt": "1",
             "mlflow.parentRunId": parent,

@@ -72,6 +72,26 @@ def test_inputs_are_logged_as_datasets_with_the_fingerprint_as_digest(settings: 
     assert [("turns", "beef")] == [(one.dataset.name, one.dataset.digest) for one in inputs]
 
 
+def test_a_score_leads_to_the_trajectories_behind_it(settings: Settings, work: Path, tmp_path: Path):
+    """The run of a score names the folder of its predictions, whose own run is found by fingerprint and names it too."""
+    predictions = Stage("evaluation/grpo/predictions", "sampling:make_predictions", {}, ("agent",))
+    scores = Stage("evaluation/grpo/scores", "scoring:make_scores", {"predictions": predictions.key}, ("rewards",))
+    folder = settings.artifacts / predictions.key / "00aa"
+    tracker = Tracker(PROFILE, settings, "one")
+    with tracker.stage(predictions, "00aa", {}, work):
+        pass
+    made = Artifact(predictions.key, "00aa", folder, {"build": "b"})
+    (tmp_path / "more").mkdir()
+    with tracker.stage(scores, "00bb", {"predictions": made}, tmp_path / "more") as run:
+        pass
+
+    client = mlflow.MlflowClient(settings.mlflow_uri)
+    (dataset,) = [one.dataset for one in client.get_run(run.run_id).inputs.dataset_inputs]
+    (found,) = client.search_runs([run.experiment_id], f"tags.fingerprint = '{dataset.digest}'")
+    assert {"uri": folder.as_uri()} == json.loads(dataset.source)
+    assert (predictions.key, str(folder)) == (found.data.tags["mlflow.runName"], found.data.tags["artifact"])
+
+
 def test_a_killed_stage_goes_on_in_the_run_it_began(settings: Settings, work: Path):
     """Case ml-resume-makes-new-run: the same run, with the number of the attempt; it ends finished."""
     with pytest.raises(RuntimeError), Tracker(PROFILE, settings, "one").stage(STAGE, "00aa", {}, work) as first:
