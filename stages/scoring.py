@@ -7,7 +7,8 @@ import polars as pl
 
 from agents.mtsql.rewards import reward
 from evaluation.dialogue_scores import ScoredTurn, totals
-from evaluation.verdicts import METRIC_VERSION, Scorer
+from evaluation.error_taxonomy import ErrorClass, classify_error
+from evaluation.verdicts import METRIC_VERSION, Scorer, Verdict
 from stages.context import StageContext, policy_and_split, write_table
 from stages.sampling import lost, sampled
 from text2sql.dialogue import Item
@@ -17,7 +18,7 @@ from text2sql.trajectory import Trajectory
 def make_scores(context: StageContext) -> dict[str, Any]:
     """
     Score predictions without a model. Writes scores.parquet (one row per item of the split: verdicts, reward parts,
-    what the agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness; the version
+    class of error, what the agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness; the version
     of the rules they follow; what `_of_rows` adds). An item that the machine lost (status `infrastructure`) has no
     verdict: it is ungraded, like one whose gold cannot run.
     """
@@ -47,6 +48,7 @@ def make_scores(context: StageContext) -> dict[str, Any]:
                     "em_sound": verdict.em_sound,
                     "status": verdict.status,
                     "reason": verdict.reason,
+                    "error": _error(item, trajectory, verdict, scorer),
                     "reward": paid.total,
                     **{f"reward_{part}": value for part, value in paid.parts.items()},
                     **_what_was_done(trajectory),
@@ -88,6 +90,14 @@ def _first_ex(trajectories: Sequence[Trajectory], items: Mapping[str, Item], sco
     changed = [(one, first) for one in trajectories if (first := _first_sql(one)) not in (None, one.final_sql)]
     judged = scorer.ahead(changed, lambda pair: (pair[0].db_id, items[pair[0].item_id].gold, pair[1]))
     return {one.item_id: scorer.verdict(one.db_id, items[one.item_id].gold, first).ex for one, first in judged}
+
+
+def _error(item: Item, trajectory: Trajectory, verdict: Verdict, scorer: Scorer) -> ErrorClass | None:
+    """The class of an answer that is wrong by EX; the golds of the earlier turns are the history, whatever was seen."""
+    if verdict.ex is not False:
+        return None
+    history = [turn.sql for turn in item.history]
+    return classify_error(item.gold, trajectory.final_sql, history, scorer.schema(item.db_id), verdict.status)
 
 
 def _of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -133,6 +143,8 @@ def _what_was_done(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "first_sql": _first_sql(trajectory),
         "tool_calls": trajectory.tool_calls,
+        "executions": len(trajectory.events_of("execute")),
+        "recalls": len(trajectory.events_of("recall")),
         "corrections": len(trajectory.events_of("self_correct")),
         "malformed": len(trajectory.events_of("malformed")),
         "tokens": trajectory.completion_tokens,

@@ -73,6 +73,21 @@ def test_the_first_proposal_is_judged_beside_the_answer(make_context, dialogue, 
     assert 2 == json.loads((context.out / "totals.json").read_text(encoding="utf-8"))["mended"]
 
 
+def test_calls_are_counted_by_tool_and_wrong_answers_have_a_class(make_context, dialogue, episode, tmp_path):
+    """What the findings say of abilities and errors is read from the rows; a right answer has no class."""
+    items = dialogue("d/0", "dev", GOLD, "SELECT name FROM staff WHERE city = 'Graz' AND id < 3", GOLD)
+    answers = [GOLD, "SELECT name FROM staff WHERE id < 3", None]
+    trajectories = [episode(item, 0, answer, [GOLD]) for item, answer in zip(items, answers, strict=True)]
+    recalled = replace(trajectories[1], events=(Event("recall", 0, sql=GOLD), *trajectories[1].events))
+    trajectories[1] = recalled
+    context = make_context("evaluation/base/scores", items, predictions=predictions(tmp_path, trajectories))
+    make_scores(context)
+    rows = pl.read_parquet(context.out / "scores.parquet").to_dicts()
+
+    assert [None, "constraint_coherence", "execution"] == [row["error"] for row in rows]
+    assert [(1, 0), (1, 1), (1, 0)] == [(row["executions"], row["recalls"]) for row in rows]
+
+
 def test_ex_is_given_apart_for_golds_that_training_never_held(make_context, dialogue, episode, tmp_path):
     """
     A gold of train or validation on the same database is seen, in whichever dialogue it stood; the share of the others
