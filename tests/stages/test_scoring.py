@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from evaluation.findings import Share, with_measures
+from stages.claims import CLAIMS
 from stages.scoring import make_scores
 from text2sql.trajectory import Event, write_trajectories
 
@@ -86,6 +88,19 @@ def test_calls_are_counted_by_tool_and_wrong_answers_have_a_class(make_context, 
 
     assert [None, "constraint_coherence", "execution"] == [row["error"] for row in rows]
     assert [(1, 0), (1, 1), (1, 0)] == [(row["executions"], row["recalls"]) for row in rows]
+
+
+def test_scores_hold_every_measure_that_a_claim_asks_for(make_context, dialogue, episode, tmp_path):
+    """The findings are means of these columns and of what is made of them, and of nothing else."""
+    items = dialogue("d/0", "dev", GOLD)
+    context = make_context(
+        "evaluation/base/scores", items, predictions=predictions(tmp_path, [episode(items[0], 0, GOLD, [GOLD])])
+    )
+    make_scores(context)
+    columns = with_measures(pl.read_parquet(context.out / "scores.parquet")).columns
+    asked = {source.measure for claim in CLAIMS for _, source in claim.terms if isinstance(source, Share)}
+
+    assert {measure.removeprefix("interaction_") for measure in asked} <= set(columns)
 
 
 def test_ex_is_given_apart_for_golds_that_training_never_held(make_context, dialogue, episode, tmp_path):
