@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: setup setup-vllm demo smoke test check ui clean
+.PHONY: setup setup-vllm demo smoke findings test check ui clean
 
 setup: $(VENV)/.ready
 setup-vllm: $(VENV)/.ready-vllm
@@ -27,6 +27,9 @@ demo: setup          ## the newcomer's run: at most 15 minutes on two cores
 
 smoke: setup         ## the same graph at its smallest
 	$(BIN)/python -m pipelines run smoke
+
+findings: setup      ## the paper's claims judged by experiments miniature/*: hours, resumable
+	$(BIN)/python -m pipelines findings --run
 
 test: setup-vllm     ## the test suite
 	$(BIN)/python -m pytest

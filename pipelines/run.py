@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import dagster as dg
@@ -58,6 +59,20 @@ def run_lineage(experiment: str, settings: Settings) -> int:
     print(f"{experiment}: all stages complete in {seconds:.0f} s. Report: {report.path / 'report.md'}")
     print("Look next: `make ui` opens the lineage (Dagster, port 3000) and the runs (MLflow, port 5000).")
     return 0
+
+
+def run_missing(
+    experiments: Sequence[str], settings: Settings, run: Callable[[str, Settings], int] = run_lineage
+) -> list[str]:
+    """Run those that are not complete, one by one; returns those that failed, which keep no other from its turn."""
+    failed = []
+    for name in experiments:
+        states = Plan(load_profile(name, settings.experiments), settings).states()
+        if set(states.values()) == {"complete"}:
+            print(f"{name}: complete already", flush=True)
+        elif run(name, settings):
+            failed.append(name)
+    return failed
 
 
 def owner() -> str:
