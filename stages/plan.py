@@ -56,6 +56,7 @@ class Stage:
 
 _AGENT = ("agent", "executor.timeout_seconds", "executor.max_rows", "engine.kind", "seed")
 _EVALUATION = ("temperature", "max_dialogues", "prior", "tools", "max_episode_tokens")
+_POOL = ("model.init", "model.bootstrap.share_of_train")  # which train items there are to practise on
 _TRAINING_ROOM = ("benchmark", "turns")
 
 
@@ -150,7 +151,7 @@ def _round_stages(number: int) -> list[Stage]:
             f"{here}/trajectories",
             "sampling:make_trajectories",
             {"benchmark": "benchmark", "turns": "turns", "policy": previous_policy, **earlier},
-            (*_AGENT, "sampling.samples", "sampling.temperature", "sampling.top_p", "sampling.max_items"),
+            (*_AGENT, *_POOL, "sampling.samples", "sampling.temperature", "sampling.top_p", "sampling.max_items"),
             needs_model=True,
             kinds=("jsonl",),
             description=f"Round {number}: samples of the policy so far on every item that is not solved yet.",
@@ -166,7 +167,7 @@ def _round_stages(number: int) -> list[Stage]:
                 "policy": previous_policy,
                 **earlier,
             },
-            ("selection", "sampling.samples", "agent", "seed"),
+            (*_POOL, "selection", "sampling.samples", "agent", "seed"),
             version=METRIC_VERSION,
             needs_model=True,
             kinds=("jsonl", "scikitlearn"),
@@ -218,7 +219,7 @@ def _reinforcement_stages(rounds: int) -> list[Stage]:
             "curriculum/attempts",
             "sampling:make_attempts",
             {"benchmark": "benchmark", "turns": "turns", "policy": policy},
-            (*_AGENT, "curriculum.samples", "curriculum.temperature", "curriculum.max_items"),
+            (*_AGENT, *_POOL, "curriculum.samples", "curriculum.temperature", "curriculum.max_items"),
             needs_model=True,
             kinds=("jsonl",),
             description="Attempts of the warm-started policy on train: how often it solves each item.",
@@ -252,7 +253,7 @@ def _short_horizon_stages() -> list[Stage]:
             "short_horizon/sft_policy",
             "policies:make_short_horizon_sft_policy",
             {**room, "policy": "base_policy"},
-            ("agent", "sft", "sampling.max_items", "seed"),
+            (*_POOL, "agent", "sft", "sampling.max_items", "seed"),
             needs_model=True,
             kinds=("pytorch", "huggingface"),
             description="Baseline: SFT of the base policy on gold SQL, answered at once without tools.",
@@ -261,7 +262,7 @@ def _short_horizon_stages() -> list[Stage]:
             "short_horizon/grpo_policy",
             "policies:make_short_horizon_grpo_policy",
             {**room, "policy": "base_policy"},
-            (*_AGENT, "grpo", "rewards", "sampling.max_items"),
+            (*_AGENT, *_POOL, "grpo", "rewards", "sampling.max_items"),
             version=METRIC_VERSION,
             needs_model=True,
             kinds=("pytorch", "huggingface"),

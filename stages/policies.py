@@ -16,6 +16,7 @@ from agents.mtsql.actions import answer_text
 from agents.mtsql.agent import MtsqlAgent
 from agents.mtsql.rewards import reward
 from stages.context import StageContext, policy_of
+from stages.pools import practice_items
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings, RewardSettings, SFTSettings
@@ -80,7 +81,7 @@ def carry_over(context: StageContext, reason: str) -> dict[str, Any]:
 
 def make_short_horizon_sft_policy(context: StageContext) -> dict[str, Any]:
     """Baseline: the base policy fine-tuned on gold SQL, answered at once."""
-    items = some_items(context.items("train"), context.profile.sampling.max_items, context.profile.seed)
+    items = some_items(practice_items(context), context.profile.sampling.max_items, context.profile.seed)
     policy = context.policy()
     with context.executor() as executor:
         agent = MtsqlAgent(
@@ -128,7 +129,7 @@ def make_grpo_policy(context: StageContext) -> dict[str, Any]:
 
 def make_short_horizon_grpo_policy(context: StageContext) -> dict[str, Any]:
     """Baseline: direct RL of the base policy with the outcome reward alone, in one bucket, answered at once."""
-    items = some_items(context.items("train"), context.profile.sampling.max_items, context.profile.seed)
+    items = some_items(practice_items(context), context.profile.sampling.max_items, context.profile.seed)
     outcome = context.profile.rewards.model_copy(update={"propose": 0.0, "e_verify": 0.0, "m_verify": 0.0})
     steps = (sum(context.profile.grpo.steps_per_bucket),)
     return reinforce(context, [[item.item_id for item in items]], short_horizon(context.profile.agent), outcome, steps)

@@ -10,6 +10,7 @@ import polars as pl
 
 from agents.mtsql.agent import MtsqlAgent, replay_matches
 from stages.context import StageContext, write_table
+from stages.pools import practice_items
 from stages.sampling import sampled
 from text2sql.chat import ChatCodec
 from text2sql.dialogue import Item
@@ -49,13 +50,14 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     write_trajectories(selection.kept, context.out / "new.jsonl")
     write_trajectories([*earlier, *selection.kept], context.out / "trajectories.jsonl")
     context.write_json("solved.json", sorted(solved))
+    pool = len(practice_items(context))
     tried = len({trajectory.item_id for trajectory in trajectories})
     coverage = {
-        "items": len(items),
+        "items": pool,
         "tried": tried,
         "solved_now": len(selection.solved),
         "solved": len(solved),
-        "coverage": len(solved) / max(len(items), 1),
+        "coverage": len(solved) / max(pool, 1),
         "coverage_of_tried": len(selection.solved) / max(tried, 1),
         "kept_now": len(selection.kept),
         "kept": len(earlier) + len(selection.kept),
