@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import pickle
-import select
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,7 +31,7 @@ from text2sql.errors import DatabaseError, InfrastructureError
 from text2sql.executor.backend import backend_name, shown
 from text2sql.executor.cache import AnswerCache
 from text2sql.executor.files import file_version
-from text2sql.executor.result import Answer, Execution, Job, Limits, stopped, unpack
+from text2sql.executor.result import Answer, Channel, Execution, Job, Limits, stopped, unpack
 
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
 START_SECONDS = 60
@@ -222,7 +221,7 @@ class _Worker:
     """One process and the socket to it."""
 
     def __init__(self) -> None:
-        ours, theirs = Pipe()
+        ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "text2sql.executor.worker", str(theirs.fileno()), str(os.getpid())]
         search = os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH", ""))))
         try:
@@ -237,18 +236,16 @@ class _Worker:
             raise InfrastructureError(f"A worker process of the executor cannot start: {error}") from error
         finally:
             theirs.close()
-        self._connection = ours
-        self._answered = select.poll()
-        self._answered.register(ours.fileno(), select.POLLIN)
+        self._channel = Channel(ours)
         self.usable = True
         self._await_start()
 
     def _await_start(self) -> None:
         """The deadline of a statement must not include the start of its worker, slow on a busy machine."""
         try:
-            if self._answered.poll(START_SECONDS * 1000):
-                self._connection.recv_bytes()
-                return
+            self._channel.receive(START_SECONDS)
+            return
+        except TimeoutError:
             problem = f"not started within {START_SECONDS} s"
         except (EOFError, OSError):
             problem = f"exit status {self._process.wait()} while starting; its own words are on standard error"
@@ -264,14 +261,15 @@ class _Worker:
         Raises WorkerLostError.
         """
         try:
-            self._connection.send_bytes(pickle.dumps(jobs, protocol=5))
+            self._channel.send(pickle.dumps(jobs, protocol=5))
             for job in jobs:
                 patience = job.limits.timeout_seconds + GRACE_SECONDS
-                if not self._answered.poll(patience * 1000):
+                try:
+                    answer = unpack(self._channel.receive(patience))
+                except TimeoutError:
                     self.usable = False
                     yield job, Answer(Execution("timeout", (), (), patience, stopped(job.limits)), repeatable=False)
                     return
-                answer = unpack(self._connection.recv_bytes())
                 self.usable = not answer.last
                 yield job, answer
                 if answer.last:
@@ -286,5 +284,5 @@ class _Worker:
 
     def stop(self) -> None:
         self.kill()
-        self._connection.close()
+        self._channel.close()
         self._process.wait()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from text2sql.errors import InfrastructureError
 from text2sql.executor import Executor, Limits
+from text2sql.executor.result import Channel
 
 MakeDatabase = Callable[..., Path]
 
@@ -34,6 +36,24 @@ def all_workers() -> set[psutil.Process]:
             if "text2sql.executor.worker" in child.cmdline():
                 found.add(child)
     return found
+
+
+def test_messages_that_arrive_together_come_one_by_one() -> None:
+    """Short, empty and long ones, however they were cut on the way; then the end is an EOFError, silence a TimeoutError."""
+    one, other = (Channel(end) for end in socket.socketpair())
+    messages = [b"a", b"", b"b" * 100_000, b"c"]
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(lambda: [one.send(message) for message in messages])
+        received = [other.receive(5) for _ in messages]
+        sending.result()
+    with pytest.raises(TimeoutError):
+        other.receive(0.01)
+    one.close()
+
+    assert messages == received
+    with pytest.raises((EOFError, OSError)):
+        other.receive(5)
+    other.close()
 
 
 OTHERS: set[psutil.Process] = set()
