@@ -124,7 +124,13 @@ class Scorer:
         with suppress(DatabaseError, InfrastructureError):
             run_ahead(known, self.executor, replace_value=replace_value, gold_limits=self.gold_limits)
 
-    def ahead(self, things: Iterable[T], pair: Callable[[T], tuple[str, str, str | None]]) -> Iterator[T]:
+    def ahead(
+        self,
+        things: Iterable[T],
+        pair: Callable[[T], tuple[str, str, str | None]],
+        *,
+        replace_value: bool = True,
+    ) -> Iterator[T]:
         """
         `things` in their order, for a caller that judges one after the other: the queries of the next batches run
         meanwhile, those of a thing when it is given out have run. `pair` is what will be judged of a thing: (db_id,
@@ -136,7 +142,8 @@ class Scorer:
         with ThreadPoolExecutor(threads) as pool:
             while True:
                 while len(running) <= threads and (batch := list(islice(remaining, BATCH))):
-                    running.append((batch, pool.submit(self.run_ahead, [pair(thing) for thing in batch])))
+                    pairs = [pair(thing) for thing in batch]
+                    running.append((batch, pool.submit(self.run_ahead, pairs, replace_value=replace_value)))
                 if not running:
                     return
                 batch, ran = running.popleft()
