@@ -1,7 +1,7 @@
 """What a stage function is given: its profile, its inputs, a folder to write to and a place for its metrics."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from text2sql.config import Profile, Settings
 from text2sql.dialogue import Item, Split
 from text2sql.executor import Executor, Limits
 from text2sql.policy import check_policy, resolve_policy
+from text2sql.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class StageContext:
     def gold_limits(self) -> Limits:
         """Gold gets limits of its own: a slow or large gold is a fault of the benchmark, not of a prediction."""
         return replace(GOLD_LIMITS, timeout_seconds=self.profile.executor.gold_timeout_seconds)
+
+
+def run_ahead(scorer: Scorer, trajectories: Iterable[Trajectory], golds: Mapping[str, str]) -> Iterator[Trajectory]:
+    """Trajectories in their order, for a judge of their final SQL: what it will run has run. `golds` are by item id."""
+    return scorer.ahead(trajectories, lambda one: (one.db_id, golds[one.item_id], one.final_sql))
 
 
 def has_policy(folder: Path) -> bool:

@@ -7,7 +7,7 @@ import polars as pl
 from agents.mtsql.rewards import reward
 from evaluation.dialogue_scores import ScoredTurn, totals
 from evaluation.verdicts import METRIC_VERSION
-from stages.context import StageContext, write_table
+from stages.context import StageContext, run_ahead, write_table
 from stages.sampling import lost, sampled
 from text2sql.dialogue import Item
 from text2sql.trajectory import Trajectory
@@ -21,11 +21,12 @@ def make_scores(context: StageContext) -> dict[str, Any]:
     machine lost (status `infrastructure`) has no verdict: it is ungraded, like one whose gold cannot run.
     """
     items = {item.item_id: item for item in context.items("dev", gradable_only=False)}
+    golds = {item_id: item.gold for item_id, item in items.items()}
     trajectories = sampled(context, "predictions")
     rows = []
     scored = []
     with context.scorer() as scorer:
-        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, items[one.item_id].gold, one.final_sql)):
+        for trajectory in run_ahead(scorer, trajectories, golds):
             item = items[trajectory.item_id]
             verdict = scorer.verdict(item.db_id, item.gold, trajectory.final_sql)
             paid = reward(trajectory, item.gold, scorer, context.profile.rewards)
