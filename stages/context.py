@@ -1,6 +1,7 @@
 """What a stage function is given: its profile, its inputs, a folder to write to and a place for its metrics."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import polars as pl
 
 from evaluation.execution_match import GOLD_LIMITS
 from evaluation.items import read_items
+from evaluation.suite import Suite
 from evaluation.verdicts import Scorer
 from text2sql.artifacts import Artifact
 from text2sql.config import Profile, Settings
@@ -80,6 +82,16 @@ class StageContext:
         """The one judge, on a fresh executor that is closed at the end."""
         with self.executor() as executor:
             yield Scorer(self.database_root, self.tables_json, executor, gold_limits=self.gold_limits)
+
+    @contextmanager
+    def suite(self, executor: Executor) -> Iterator[Suite | None]:
+        """The judge of suite EX, if the profile asks for it; its neighbours are deleted at the end."""
+        count = self.profile.evaluation.suite_neighbours
+        if not count:
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="neighbours-") as folder:
+            yield Suite(executor, Path(folder), count=count, gold_limits=self.gold_limits)
 
     @contextmanager
     def executor(self) -> Iterator[Executor]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation.suite import SUITE_RULES
 from evaluation.verdicts import METRIC_VERSION
 from stages.context import StageContext
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
@@ -90,7 +91,7 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
         stages += _short_horizon_stages()
     evaluated = evaluated_policies(profile)
     for name, key in evaluated.items():
-        stages += _evaluation_stages(name, key)
+        stages += _evaluation_stages(profile, name, key)
     stages.append(_report_stage(profile, list(evaluated)))
     return {stage.key: stage for stage in stages}
 
@@ -259,8 +260,10 @@ def _short_horizon_stages() -> list[Stage]:
     ]
 
 
-def _evaluation_stages(name: str, policy: str) -> list[Stage]:
+def _evaluation_stages(profile: Profile, name: str, policy: str) -> list[Stage]:
+    """Suite EX counts only where it is asked for: scores without it are the same whatever becomes of its rules."""
     predictions = f"evaluation/{name}/predictions"
+    suite = bool(profile.evaluation.suite_neighbours)
     return [
         Stage(
             predictions,
@@ -276,11 +279,11 @@ def _evaluation_stages(name: str, policy: str) -> list[Stage]:
             f"evaluation/{name}/scores",
             "scoring:make_scores",
             {"benchmark": "benchmark", "turns": "turns", "predictions": predictions},
-            ("rewards",),
+            ("rewards", *(["evaluation.suite_neighbours"] if suite else [])),
             version=METRIC_VERSION,
             kinds=("parquet", "polars"),
             description=f"EX and EM of policy {name}, by turn and hardness; verdicts and rewards per item.",
-            constants={"policy": name},
+            constants={"policy": name, **({"suite_rules": SUITE_RULES} if suite else {})},
         ),
     ]
 

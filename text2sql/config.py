@@ -250,6 +250,11 @@ class EvaluationSettings(Section):
     temperature: float = Field(0.0, ge=0)
     max_dialogues: int | None = Field(None, ge=1)
     prior: Literal["gold", "predicted"] = Field("gold", description="whose SQL of earlier turns the agent sees")
+    suite_neighbours: int = Field(
+        0,
+        ge=0,
+        description="report suite EX on so many generated neighbours of the database, beside EX; 0: leave it out",
+    )
 
 
 class Profile(Section):
