@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from evaluation.execution_match import execution_match
-from evaluation.neighbours import ROW_CAP, Neighbours
+from evaluation.neighbour_rows import ROW_CAP
+from evaluation.neighbours import Neighbours
 from evaluation.query_focus import Constant, Focus, read_focus
 from evaluation.suite import Suite
 from text2sql.executor import Executor, Limits
