@@ -45,7 +45,10 @@ class WorkerLostError(Exception):
 
 
 class Executor:
-    """See the module's text. `cache_bytes` bounds the results kept for repeated statements; 0 keeps none."""
+    """
+    See the module's text. `cache_bytes` bounds the results kept for repeated statements; 0 keeps none. Half of it is for
+    statements that run within other limits than the executor's own: so do golds, and no candidate displaces them.
+    """
 
     def __init__(self, limits: Limits | None = None, workers: int = 2, *, cache_bytes: int = 128 * 2**20) -> None:
         if workers < 1:
@@ -58,7 +61,7 @@ class Executor:
 
     def _start_afresh(self) -> None:
         self._process_id = os.getpid()
-        self._cache = AnswerCache(self._cache_bytes)
+        self._cache, self._cache_apart = (AnswerCache(self._cache_bytes // 2) for _ in range(2))
         self._pool = _Pool(self.workers)
         self._threads: ThreadPoolExecutor | None = None
         self._threads_lock = threading.Lock()
@@ -70,7 +73,7 @@ class Executor:
         answered, at most the time-out plus a second once a worker is free.
         """
         job = self._job(sql, database, limits or self.limits)
-        return self._cache.get(job) or self._run([job])[0]
+        return self._cache_of(job).get(job) or self._run([job])[0]
 
     def execute_many(
         self, queries: Sequence[tuple[str, Path | str]], *, limits: Limits | None = None
@@ -79,7 +82,7 @@ class Executor:
         limits = limits or self.limits
         blank = {database: self._job("", database, limits) for _, database in queries}  # one look at each file
         jobs = [blank[database]._replace(sql=sql) for sql, database in queries]
-        known = [self._cache.get(job) for job in jobs]
+        known = [self._cache_of(job).get(job) for job in jobs]
         fresh = iter(self._run(list(dict.fromkeys(job for job, found in zip(jobs, known, strict=True) if not found))))
         ran: dict[Job, Execution] = {}
         results = []
@@ -91,7 +94,8 @@ class Executor:
 
     async def aexecute(self, sql: str, database: Path | str, *, limits: Limits | None = None) -> Execution:
         """`execute` without blocking the event loop; any number may be in flight."""
-        if known := self._cache.get(self._job(sql, database, limits or self.limits)):
+        job = self._job(sql, database, limits or self.limits)
+        if known := self._cache_of(job).get(job):
             return known
         call = partial(self.execute, sql, database, limits=limits)
         return await asyncio.get_running_loop().run_in_executor(self._thread_pool(), call)
@@ -116,6 +120,9 @@ class Executor:
         name = str(database)
         version = () if backend_name(name) == "postgres" else file_version(name)
         return Job(name, version, sql, limits)
+
+    def _cache_of(self, job: Job) -> AnswerCache:
+        return self._cache if job.limits == self.limits else self._cache_apart
 
     def _thread_pool(self) -> ThreadPoolExecutor:
         with self._threads_lock:
@@ -155,7 +162,7 @@ class Executor:
         if answer.failure == "infrastructure":
             raise InfrastructureError(f"{shown(job.database)}: {execution.message} (while running {job.sql[:200]!r})")
         if answer.repeatable:
-            self._cache.put(job, answer)
+            self._cache_of(job).put(job, answer)
         return execution
 
 

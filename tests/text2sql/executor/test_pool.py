@@ -284,6 +284,20 @@ def test_cache_is_bounded(make_database: MakeDatabase) -> None:
         assert executor.execute("SELECT hex(zeroblob(20000))", database) is not large
 
 
+def test_golds_stay_while_candidates_come_and_go(make_database: MakeDatabase) -> None:
+    """What runs within limits of its own, as golds do, has room of its own; that room is bounded, too."""
+    database = make_database("CREATE TABLE t(a)")
+    gold_limits = Limits(timeout_seconds=60)
+    with Executor(workers=1, cache_bytes=50_000) as executor:
+        gold = executor.execute("SELECT hex(zeroblob(2000))", database, limits=gold_limits)
+        executor.execute_many([(f"SELECT {n}, hex(zeroblob(2000))", database) for n in range(20)])
+        assert executor.execute("SELECT hex(zeroblob(2000))", database, limits=gold_limits) is gold
+
+        golds = [(f"SELECT {n}, hex(zeroblob(2000))", database) for n in range(20)]
+        executor.execute_many(golds, limits=gold_limits)
+        assert executor.execute("SELECT hex(zeroblob(2000))", database, limits=gold_limits) is not gold
+
+
 def test_worker_imports_nothing_of_the_caller(make_database: MakeDatabase) -> None:
     """The caller's modules (torch, say) are not loaded again in each worker."""
     database = make_database("CREATE TABLE t(a)")
