@@ -192,7 +192,7 @@ def _insert(connection: sqlite3.Connection, name: str, table: Filled) -> None:
     holes = ", ".join("?" * len(table.cells))
     sql = f"INSERT OR IGNORE INTO {quoted(name)} ({columns}) VALUES ({holes})"
     for row in zip(*table.cells.values(), strict=True):
-        with contextlib.suppress(sqlite3.Error):  # a cell that the column's type refuses
+        with contextlib.suppress(sqlite3.Error, ValueError, OverflowError):  # a cell that the column, or any, refuses
             connection.execute(sql, row)
 
 
