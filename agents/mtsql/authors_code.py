@@ -59,6 +59,7 @@ _EMPTY_SIGNS = re.compile(
     r"|\b(?:rows?|rowcount|count)\s*:\s*0\b",
     re.IGNORECASE,
 )
+_ODD_NUMBER = re.compile("nan|-", re.IGNORECASE)  # nan, unlike its text, differs from itself; -0 equals 0
 _EMPTY_LIST = re.compile(r"\[\s*\]")
 _EMPTY_WORDS = ("row", "empty", "data", "count")  # every other empty sign has one of them; looking for them is quick
 _SCORES = {"ok": (1.0, 0.0), "error": (0.0, 1.0), "empty": (0.0, 0.1)}  # for pass, for no_pass
@@ -146,8 +147,10 @@ def clause_equality(gold: str, pred: str, schema: EvaluatorSchema) -> float:
     expected, found = _clauses(gold, schema), _clauses(pred, schema)
     if expected is None or found is None:
         return 0.0
+    if _ODD_NUMBER.search(gold) or _ODD_NUMBER.search(pred):
+        expected, found = ({name: repr(value) for name, value in clauses.items()} for clauses in (expected, found))
     present = expected.keys() | found.keys()
-    equal = sum(expected.get(name) == found.get(name) for name in present)
+    equal = sum(bool(expected.get(name) == found.get(name)) for name in present)
     return equal / len(present)
 
 
@@ -159,9 +162,17 @@ def _exact_match(gold: str, pred: str, schema: EvaluatorSchema) -> bool:
     try:
         gold_query = normalise(_limits_as_presence(expected), schema.representatives)
         query = normalise(_limits_as_presence(_parse(pred, schema) or UNREAD), schema.representatives)
+        if gold_query == query and _is_plain(query):
+            return True
         return verdict(gold_query, query, partial_scores(gold_query, query))
     except (EvaluatorRaisesError, RecursionError):
         return False
+
+
+def _is_plain(query: Query) -> bool:
+    """Nothing in it on which the evaluator would raise or look deeper: equal to itself, it is an exact match."""
+    connectors = (*query.where[1::2], *query.tables)
+    return query.operand is None and all(isinstance(word, str) for word in connectors)
 
 
 @lru_cache(maxsize=32_768)
@@ -179,8 +190,8 @@ def _limits_as_presence(query: Query) -> Query:
 
 
 @lru_cache(maxsize=32_768)
-def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, str] | None:
-    """The clauses that the query has, as text: a text equals itself where a number such as nan does not."""
+def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, Any] | None:
+    """The clauses that the query has."""
     query = _parse(sql, schema)
     if query is None:
         return None
@@ -195,7 +206,7 @@ def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, str] | None:
     }
     if query.operation is not None:
         found[query.operation] = query.operand
-    return {name: repr(value) for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value}
 
 
 def _code(call: str) -> str | None:

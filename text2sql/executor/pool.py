@@ -122,7 +122,8 @@ class Executor:
         return Job(name, version, sql, limits)
 
     def _cache_of(self, job: Job) -> AnswerCache:
-        return self._cache if job.limits == self.limits else self._cache_apart
+        own = job.limits is self.limits or job.limits == self.limits  # comparing them costs more than looking
+        return self._cache if own else self._cache_apart
 
     def _thread_pool(self) -> ThreadPoolExecutor:
         with self._threads_lock:
