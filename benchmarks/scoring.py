@@ -23,6 +23,7 @@ machine has to give. `cpu an item`: what the second process costs by being there
 """
 
 import argparse
+import gc
 import gzip
 import itertools
 import json
@@ -232,6 +233,8 @@ def in_threads(batch: Callable[[Sequence[Pair]], None], items: Sequence[Pair], c
 
 
 def measure(work: Callable[[], object], count: int) -> Speed:
+    gc.collect()
+    gc.freeze()  # the pairs that the benchmark itself holds are no load of what it measures
     before, started = cpu_seconds(), time.perf_counter()
     work()
     return Speed(count, time.perf_counter() - started, cpu_seconds() - before)
@@ -322,6 +325,7 @@ def _on_core(
             "rewards": lambda: our_rewards(scorer, items),
             "control": lambda: count_up(items),
         }[name]
+        gc.freeze()
         ready.wait()
         before, started = cpu_seconds(), time.perf_counter()
         work()
