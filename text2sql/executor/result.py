@@ -100,8 +100,7 @@ def unpack(data: bytes) -> Answer:
 
 class Channel:
     """
-    Messages over a socket. What has arrived is read at once, however many messages it holds: each call to the system
-    gives the interpreter's lock away, and a busy thread beside this one returns it only after milliseconds.
+    Messages over a socket. What has arrived is read at once, however many messages it holds: fewer calls to the system.
     """
 
     def __init__(self, end: socket.socket) -> None:
