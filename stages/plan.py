@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation.suite import SUITE_RULES
 from evaluation.verdicts import METRIC_VERSION
 from stages.context import StageContext, evaluation_name
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
@@ -100,7 +101,8 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     stages += [stage for stage in _control_stages(profile.rounds) if stage.key in policy_stages(profile).values()]
     evaluated = evaluated_policies(profile)
     for split in profile.evaluation.splits:
-        stages += [stage for name, key in evaluated.items() for stage in _evaluation_stages(name, key, split)]
+        for name, key in evaluated.items():
+            stages += _evaluation_stages(profile, name, key, split)
     stages.append(_report_stage(profile, list(evaluated)))
     return {stage.key: stage for stage in stages}
 
@@ -301,8 +303,10 @@ def _control_stages(rounds: int) -> list[Stage]:
     ]
 
 
-def _evaluation_stages(name: str, policy: str, split: Split) -> list[Stage]:
+def _evaluation_stages(profile: Profile, name: str, policy: str, split: Split) -> list[Stage]:
+    """Suite EX counts only where it is asked for: scores without it are the same whatever becomes of its rules."""
     here = f"evaluation/{evaluation_name(name, split)}"
+    suite = bool(profile.evaluation.suite_neighbours)
     constants = {"policy": name} if split == "dev" else {"policy": name, "split": split}
     return [
         Stage(
@@ -319,11 +323,11 @@ def _evaluation_stages(name: str, policy: str, split: Split) -> list[Stage]:
             f"{here}/scores",
             "scoring:make_scores",
             {"benchmark": "benchmark", "turns": "turns", "predictions": f"{here}/predictions"},
-            ("rewards",),
+            ("rewards", *(["evaluation.suite_neighbours"] if suite else [])),
             version=METRIC_VERSION,
             kinds=("parquet", "polars"),
             description=f"EX and EM of policy {name} on {split}, by turn and hardness; verdicts and rewards per item.",
-            constants=constants,
+            constants={**constants, **({"suite_rules": SUITE_RULES} if suite else {})},
         ),
     ]
 

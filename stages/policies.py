@@ -15,7 +15,7 @@ from typing import Any, Literal
 from agents.mtsql.actions import answer_text
 from agents.mtsql.agent import MtsqlAgent
 from agents.mtsql.rewards import reward
-from stages.context import StageContext, policy_of
+from stages.context import StageContext, policy_of, run_ahead
 from stages.pools import practice_items
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
@@ -153,6 +153,7 @@ def reinforce(
     profile = context.profile
     policy = context.policy()
     items = {item.item_id: item for item in context.items("train")}
+    golds = {item_id: item.gold for item_id, item in items.items()}
     settings = profile.grpo
     if steps_per_bucket is not None:
         settings = settings.model_copy(update={"steps_per_bucket": steps_per_bucket})
@@ -178,13 +179,10 @@ def reinforce(
                 for item_id, own in itertools.groupby(played, key=lambda trajectory: trajectory.item_id):
                     trajectories[item_id] = iter(list(own))
             ordered = [next(trajectories[item_id]) for item_id in item_ids]
-            return [rewarded(one) for one in scorer.ahead(ordered, judged)]
-
-        def judged(trajectory: Trajectory) -> tuple[str, str, str | None]:
-            return trajectory.db_id, items[trajectory.item_id].gold, trajectory.final_sql
+            return [rewarded(one) for one in run_ahead(scorer, ordered, golds)]
 
         def rewarded(trajectory: Trajectory) -> RolloutSample:
-            result = reward(trajectory, items[trajectory.item_id].gold, scorer, rewards)
+            result = reward(trajectory, golds[trajectory.item_id], scorer, rewards)
             ids, mask, logprobs = trajectory.completion
             return RolloutSample(
                 item_id=trajectory.item_id,

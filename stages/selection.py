@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from agents.mtsql.agent import MtsqlAgent, replay_matches
-from stages.context import StageContext, write_table
+from stages.context import StageContext, run_ahead, write_table
 from stages.pools import practice_items
 from stages.sampling import sampled
 from text2sql.chat import ChatCodec
@@ -90,7 +90,7 @@ def score(context: StageContext, trajectories: list[Trajectory]) -> list[tuple[S
     gold = {item.item_id: item.gold for item in context.items("train")}
     with context.scorer() as scorer:
         scored = []
-        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, gold[one.item_id], one.final_sql)):
+        for trajectory in run_ahead(scorer, trajectories, gold):
             verdict = scorer.verdict(trajectory.db_id, gold[trajectory.item_id], trajectory.final_sql)
             one = ScoredTrajectory(trajectory, verdict.ex, verdict.em, verdict.em_sound)
             scored.append((one, verdict.status))
