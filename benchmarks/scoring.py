@@ -1,5 +1,5 @@
 """
-How fast pairs are scored, beside a straightforward loop on the same pairs in the same run.
+How fast pairs are scored, beside a straightforward loop on the same pairs in the same run, and how that grows over two cores.
 
     python benchmarks/scoring.py [--shared ../shared] [--pairs N] [--trajectories-times 20]
 
@@ -8,21 +8,32 @@ schema, parse both queries, compare. EX: split both texts with sqlparse, open th
 orders of columns. Rewards: the authors' score with those two. It reads SQL with this project's own quick reader where
 the official one uses NLTK, so for EM it flatters the baseline.
 
+Rewards, "each once": so many rounds of the trajectories, respelt in each round (another number of blanks after SELECT),
+so that no text comes twice and nothing that was kept can help. "Each so many times": samples that say the same, as GRPO
+groups have them. `paper` takes stored events, as GRPO does; its loop is the authors' score too.
+
 Left out on both sides: pairs with one query that multiplies two tables (483 million rows, some ten seconds); there the
 deadline decides, not the program.
 
 `wall` counts seconds on the clock, `cpu` those of all processes together, which is what to look at on a busy machine.
+
+Two cores: one scoring process (and the worker it starts) pinned to a core, against two, each pinned to its own, with
+half of the items each. The control does nothing but count, arranged alike in the same minute: what it gains is what the
+machine has to give. `cpu an item`: what the second process costs by being there, whatever else the machine does.
 """
 
 import argparse
+import gc
 import gzip
 import itertools
 import json
+import multiprocessing
+import re
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -32,11 +43,15 @@ import psutil
 import sqlparse
 
 from agents.mtsql.authors_code import authors_score, final_sql, split_ground_truth
+from agents.mtsql.authors_text import read_messages, rebuild_events
+from agents.mtsql.rewards import reward
 from evaluation.exact_match import exact_match
 from evaluation.schema_index import EvaluatorSchema, load_schema
 from evaluation.verdicts import Scorer
+from text2sql.config import RewardSettings
 from text2sql.datasets import read_tables
 from text2sql.executor import Executor
+from text2sql.trajectory import Trajectory
 
 ENDLESS_PRODUCT = "SELECT count ( * ) FROM routes AS T1 JOIN airports AS T2"
 BATCH = 32
@@ -65,8 +80,20 @@ class Data:
         lines = (shared / "peer" / "reward_trajectories.jsonl").read_text(encoding="utf-8").splitlines()
         self.trajectories = [json.loads(line) for line in lines]
 
+    def respelt(self, times: int) -> list[Pair]:
+        """The trajectories so many times, no text twice."""
+        return [
+            {key: _respelt(row[key], number) for key in ("solution", "ground_truth")}
+            for number in range(times)
+            for row in self.trajectories
+        ]
+
     def path(self, db_id: str) -> Path:
         return self.root / db_id / f"{db_id}.sqlite"
+
+
+def _respelt(text: str, number: int) -> str:
+    return re.sub("select ", lambda match: match[0] + " " * number, text, flags=re.IGNORECASE)
 
 
 # --- the straightforward loop -------------------------------------------------------------------------------------------
@@ -172,13 +199,29 @@ def our_ex(scorer: Scorer, pairs: Sequence[Pair]) -> None:
 
 
 def our_rewards(scorer: Scorer, trajectories: Sequence[Pair]) -> None:
-    def batch(some: Sequence[Pair]) -> None:
-        split = [(row["solution"], *split_ground_truth(row["ground_truth"])) for row in some]
-        scorer.run_ahead(((db_id, gold, final_sql(text)) for text, gold, db_id in split), replace_value=False)
-        for text, gold, db_id in split:
-            authors_score(text, gold, db_id, scorer)
+    split = [(row["solution"], *split_ground_truth(row["ground_truth"])) for row in trajectories]
+    ahead = scorer.ahead(split, lambda one: (one[2], one[1], final_sql(one[0])), replace_value=False)
+    for text, gold, db_id in ahead:
+        authors_score(text, gold, db_id, scorer)
 
-    in_threads(batch, trajectories, scorer.executor.workers + 1)
+
+def our_paper_rewards(scorer: Scorer, episodes: Sequence[tuple[Trajectory, str]]) -> None:
+    settings = RewardSettings()
+    for trajectory, gold in scorer.ahead(episodes, lambda one: (one[0].db_id, one[1], one[0].final_sql)):
+        reward(trajectory, gold, scorer, settings)
+
+
+def stored(data: Data, trajectories: Sequence[Pair]) -> list[tuple[Trajectory, str]]:
+    """The trajectories with their events, as sampling stores them, and their golds."""
+    episodes = []
+    with Executor() as executor:
+        for row in trajectories:
+            gold, db_id = split_ground_truth(row["ground_truth"])
+            run = partial(executor.execute, database=data.path(db_id))
+            events = rebuild_events(read_messages(row["solution"]), run)
+            final = next((event.sql for event in events if event.kind == "finalize"), None)
+            episodes.append((Trajectory("", "", 0, db_id, 0, "gold", (), events, final, "answered"), gold))
+    return episodes
 
 
 def in_threads(batch: Callable[[Sequence[Pair]], None], items: Sequence[Pair], count: int) -> None:
@@ -189,30 +232,27 @@ def in_threads(batch: Callable[[Sequence[Pair]], None], items: Sequence[Pair], c
 # --- measuring ----------------------------------------------------------------------------------------------------------
 
 
-def measure(work: Callable[[Data, Sequence[Pair]], None], data: Data, items: Sequence[Pair], processes: int) -> Speed:
-    """Work without processes of its own, the items shared among as many as are asked for."""
+def measure(work: Callable[[], object], count: int) -> Speed:
+    gc.collect()
+    gc.freeze()  # the pairs that the benchmark itself holds are no load of what it measures
     before, started = cpu_seconds(), time.perf_counter()
-    if processes == 1:
-        work(data, items)
-    else:
-        with ProcessPoolExecutor(processes) as pool:
-            list(pool.map(partial(work, data), [items[number::processes] for number in range(processes)]))
-    return Speed(len(items), time.perf_counter() - started, cpu_seconds() - before)
+    work()
+    return Speed(count, time.perf_counter() - started, cpu_seconds() - before)
 
 
-def measure_ours(
-    work: Callable[[Scorer, Sequence[Pair]], None], data: Data, items: Sequence[Pair], workers: int
-) -> Speed:
+def measure_ours(work: Callable[[Scorer, Any], None], data: Data, items: Sequence[Any], workers: int = 1) -> Speed:
     """Work with a fresh scorer, whose workers have started but know nothing yet."""
     with Executor(workers=workers) as executor:
-        scorer = Scorer(data.root, data.tables_json, executor)
-        scorer.schema(items[0]["db_id"])
-        in_threads(
-            lambda _: executor.execute_many([("SELECT 1", data.path("world_1"))] * 50), items[: 4 * BATCH], workers
-        )
-        before, started = cpu_seconds(), time.perf_counter()
-        work(scorer, items)
-        return Speed(len(items), time.perf_counter() - started, cpu_seconds() - before)
+        scorer = started_scorer(data, executor)
+        return measure(lambda: work(scorer, items), len(items))
+
+
+def started_scorer(data: Data, executor: Executor) -> Scorer:
+    scorer = Scorer(data.root, data.tables_json, executor)
+    scorer.schema("world_1")
+    with ThreadPoolExecutor(executor.workers) as threads:
+        list(threads.map(lambda _: executor.execute_many([("SELECT 1", data.path("world_1"))] * 50), range(8)))
+    return scorer
 
 
 def cpu_seconds() -> float:
@@ -223,41 +263,107 @@ def cpu_seconds() -> float:
     return float(sum(one.user + one.system for one in times) + ended)
 
 
-def table(rows: Sequence[tuple[str, int, Speed, Speed]]) -> str:
-    lines = [
-        "| measure | processes | loop /s | ours /s | ratio, wall | ratio, cpu |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for name, processes, loop, ours in rows:
+def beside_the_loop(data: Data, times: int) -> list[str]:
+    lines = ["| one process | loop /s | ours /s | ratio, wall | ratio, cpu |", "| --- | ---: | ---: | ---: | ---: |"]
+
+    def add(name: str, loop: Speed, ours: Speed) -> None:
         speeds = (loop.count / loop.wall, ours.count / ours.wall)
         by_cpu = (loop.cpu / loop.count) / (ours.cpu / ours.count)
-        lines.append(
-            f"| {name} | {processes} | {speeds[0]:,.0f} | {speeds[1]:,.0f} | {speeds[1] / speeds[0]:.1f} | {by_cpu:.1f} |"
-        )
-    return "\n".join(lines)
+        lines.append(f"| {name} | {speeds[0]:,.0f} | {speeds[1]:,.0f} | {speeds[1] / speeds[0]:.1f} | {by_cpu:.1f} |")
+
+    pairs, count = data.pairs, len(data.pairs)
+    add("EM", measure(lambda: naive_em(data, pairs), count), measure(lambda: our_em(data, pairs), count))
+    add("EX", measure(lambda: naive_ex(data, pairs), count), measure_ours(our_ex, data, pairs))
+    add("EX, two workers", measure(lambda: naive_ex(data, pairs), count), measure_ours(our_ex, data, pairs, 2))
+    loop = measure(lambda: naive_rewards(data, data.trajectories), len(data.trajectories))
+    once = data.respelt(times)
+    add("rewards, each once", loop, measure_ours(our_rewards, data, once))
+    add(f"rewards, each {times} times", loop, measure_ours(our_rewards, data, data.trajectories * times))
+    add("rewards `paper`, each once", loop, measure_ours(our_paper_rewards, data, stored(data, once)))
+    often = stored(data, data.trajectories) * times
+    add(f"rewards `paper`, each {times} times", loop, measure_ours(our_paper_rewards, data, often))
+    return lines
+
+
+# --- two cores ----------------------------------------------------------------------------------------------------------
+
+
+def count_up(steps: Sequence[int]) -> None:
+    for _ in steps:
+        sum(range(20_000))
+
+
+def on_cores(name: str, shared: Path, pairs: int | None, times: int, cores: Sequence[int]) -> Speed:
+    """The measure `name` in one new process a core, the items shared out; from the first start to the last end."""
+    spawn = multiprocessing.get_context("spawn")
+    ready, answers = spawn.Barrier(len(cores)), spawn.SimpleQueue()
+    arguments = [(name, shared, pairs, times, core, number, len(cores)) for number, core in enumerate(cores)]
+    processes = [spawn.Process(target=_on_core, args=(ready, answers, *rest)) for rest in arguments]
+    for process in processes:
+        process.start()
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join()
+    count, started, ended, cpu = zip(*found, strict=True)
+    return Speed(sum(count), max(ended) - min(started), sum(cpu))
+
+
+def _on_core(
+    ready: Any, answers: Any, name: str, shared: Path, pairs: int | None, times: int, core: int, number: int, of: int
+) -> None:
+    psutil.Process().cpu_affinity([core])
+    data = Data(shared, pairs)
+    items: Sequence[Any] = {"EM": data.pairs, "EX": data.pairs, "control": range(4000)}.get(name, data.respelt(times))
+    items = items[number::of]
+    with Executor(workers=1) as executor:
+        scorer = started_scorer(data, executor)
+        for db_id in {pair["db_id"] for pair in data.pairs}:
+            our_schema(data, db_id)
+        work: Callable[[], object] = {
+            "EM": lambda: our_em(data, items),
+            "EX": lambda: our_ex(scorer, items),
+            "rewards": lambda: our_rewards(scorer, items),
+            "control": lambda: count_up(items),
+        }[name]
+        gc.freeze()
+        ready.wait()
+        before, started = cpu_seconds(), time.perf_counter()
+        work()
+        answers.put((len(items), started, time.perf_counter(), cpu_seconds() - before))
+
+
+def over_two_cores(shared: Path, pairs: int | None, times: int) -> list[str]:
+    lines = [
+        "| each process on a core of its own | one /s | two /s | gain | of the control's gain | cpu an item |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    cores = (psutil.Process().cpu_affinity() or [0, 1])[:2]
+    for name in ("EM", "EX", "rewards"):
+        speeds = {}
+        for what in ("control", name):
+            one, two = (on_cores(what, shared, pairs, times, some) for some in (cores[:1], cores))
+            speeds[what] = (one.count / one.wall, two.count / two.wall, two.cpu / two.count / (one.cpu / one.count))
+        control = speeds["control"][1] / speeds["control"][0]
+        for what, (one_speed, two_speed, cpu) in speeds.items():
+            gain = two_speed / one_speed
+            of_control = "" if what == "control" else f"{gain / control:.0%}"
+            label = f"control beside {name}" if what == "control" else name
+            lines.append(f"| {label} | {one_speed:,.0f} | {two_speed:,.0f} | {gain:.2f} | {of_control} | {cpu:.2f} |")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of EM, EX and rewards beside a straightforward loop.")
     parser.add_argument("--shared", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
     parser.add_argument("--pairs", type=int, help="only the first N pairs")
-    parser.add_argument("--trajectories-times", type=int, default=20, help="samples made of each trajectory (for ours)")
+    parser.add_argument("--trajectories-times", type=int, default=20, help="rounds of the trajectories (for ours)")
     arguments = parser.parse_args()
-    data = Data(arguments.shared, arguments.pairs)
     times = arguments.trajectories_times
-    rows = []
-    for processes in (1, 2):
-        loop = measure(naive_em, data, data.pairs, processes)
-        our_schema.cache_clear()
-        rows.append(("EM", processes, loop, measure(our_em, data, data.pairs, processes)))
-        loop = measure(naive_ex, data, data.pairs, processes)
-        rows.append(("EX", processes, loop, measure_ours(our_ex, data, data.pairs, processes)))
-        loop = measure(naive_rewards, data, data.trajectories, processes)
-        once = measure_ours(our_rewards, data, data.trajectories, processes)
-        rows.append(("rewards, each trajectory once", processes, loop, once))
-        often = measure_ours(our_rewards, data, data.trajectories * times, processes)
-        rows.append((f"rewards, each trajectory {times} times", processes, loop, often))
-    print(f"{len(data.pairs):,} pairs, {len(data.trajectories)} trajectories\n\n{table(rows)}")
+    data = Data(arguments.shared, arguments.pairs)
+    print(f"{len(data.pairs):,} pairs, {len(data.trajectories)} trajectories\n")
+    print("\n".join(beside_the_loop(data, times)), flush=True)
+    if (psutil.cpu_count() or 1) > 1:
+        print("\n" + "\n".join(over_two_cores(arguments.shared, arguments.pairs, times)))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ Does the executor stay well under load? Descriptors, processes and memory over t
     python benchmarks/soak.py [--seconds 60] [--workers 4] [--in-flight 500]
 
 The mix: statements that run, fail, return too much, repeat, sort more than they may, and (one in 200) never end; now and
-then a worker is killed from outside. Prints a line at the start (pool warm), in the middle, at the end and after
-closing. Exit status 1 if descriptors or processes grew, or an answer was not what it should be.
+then a worker is killed from outside. Prints a line at the start (pool warm), after each quarter and after closing. The cache is
+small, so that it is full within the first quarter and what grows after that is a leak. Exit status 1 if descriptors,
+processes or (from the first quarter on) memory grew, or an answer was not what it should be.
 """
 
 import argparse
@@ -24,6 +25,8 @@ import psutil
 
 from text2sql.executor import Executor, Limits
 
+CACHE_BYTES = 8 * 2**20
+SLACK_BYTES = 16 * 2**20  # what the allocator may do as it likes
 LIMITS = Limits(timeout_seconds=1.0, max_rows=1000, memory_bytes=128 * 2**20)
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT {seed} UNION ALL SELECT n+1 FROM r) SELECT max(n) FROM r"
 HUNGRY = (
@@ -115,8 +118,9 @@ async def soak(executor: Executor, database: Path, seconds: float, in_flight: in
     until = time.monotonic() + seconds
     clients = [client(executor, database, tally, random.Random(rng.random()), until) for _ in range(in_flight)]
     running = asyncio.gather(*clients, killer(tally, rng, until))
-    await asyncio.sleep(seconds / 2)
-    samples.append(sample("middle"))
+    for quarter in (1, 2, 3):
+        await asyncio.sleep(seconds / 4)
+        samples.append(sample(f"{quarter} of 4"))
     await running
     samples.append(sample("end"))
     return tally, samples
@@ -141,7 +145,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "shop.sqlite"
         write_database(database)
-        with Executor(LIMITS, workers=arguments.workers) as executor:
+        with Executor(LIMITS, workers=arguments.workers, cache_bytes=CACHE_BYTES) as executor:
             tally, samples = asyncio.run(soak(executor, database, arguments.seconds, arguments.in_flight))
         samples.append(sample("closed"))
         left = [path.name for path in Path(folder).iterdir()]
@@ -153,8 +157,9 @@ def main() -> int:
     )
     for text in tally.wrong[:5]:
         print("wrong:", text)
-    start, _, end, closed = samples
+    start, quarter, *_, end, closed = samples
     grew = end.descriptors > start.descriptors or end.workers > arguments.workers or closed.workers > 0
+    grew = grew or end.resident > quarter.resident + SLACK_BYTES
     return 1 if grew or tally.wrong or left != ["shop.sqlite"] else 0
 
 

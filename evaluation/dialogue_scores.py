@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.set_match import PARTS
+from evaluation.suite import SuiteVerdict
 from evaluation.verdicts import Verdict
 
 TURNS = ("1", "2", "3", "4", ">4")
@@ -24,8 +25,8 @@ LEVELS = ("easy", "medium", "hard", "extra")
 @dataclass(frozen=True)
 class ScoredTurn:
     """
-    One turn and what is said of its prediction (fields of `evaluation.verdicts.Verdict` and `evaluation.suite`). `turn` counts from 1; None
-    for a turn of which only the pair is known: it counts neither by turn nor towards an interaction.
+    One turn and what is said of its prediction (fields of `evaluation.verdicts.Verdict` and `evaluation.suite`). `turn`
+    counts from 1; None for a turn of which only the pair is known: it counts neither by turn nor towards an interaction.
     """
 
     dialogue_id: str
@@ -48,7 +49,14 @@ class ScoredTurn:
 
     @classmethod
     def from_verdict(
-        cls, dialogue_id: str, turn: int | None, db_id: str, verdict: Verdict, gold: str = "", pred: str | None = None
+        cls,
+        dialogue_id: str,
+        turn: int | None,
+        db_id: str,
+        verdict: Verdict,
+        gold: str = "",
+        pred: str | None = None,
+        suite: SuiteVerdict | None = None,
     ) -> "ScoredTurn":
         return cls(
             dialogue_id,
@@ -65,6 +73,9 @@ class ScoredTurn:
             gold_empty=verdict.gold_empty,
             gold=gold,
             pred=pred,
+            ex_suite=suite.ex_suite if suite else None,
+            suite_status=suite.status if suite else "",
+            suite_gold=suite.gold if suite else "",
         )
 
 

@@ -25,7 +25,7 @@ from evaluation.dialogue_scores import ScoredTurn, totals
 from evaluation.error_taxonomy import ERROR_CLASSES, classify_error
 from evaluation.pairing import AskedTurn, Pairing, read_pairing
 from evaluation.report_text import markdown
-from evaluation.suite import Suite
+from evaluation.suite import SUITE_RULES, Suite
 from evaluation.verdicts import Pair, Scorer, add_suite_arguments, judge_pairs, suite_of
 from text2sql.artifacts import file_digest
 from text2sql.errors import DatabaseError, DataError
@@ -36,7 +36,7 @@ RULES = {
     "em": "taoyds/test-suite-sql-eval at e97acc54, values and DISTINCT ignored",
     "ex": "taoyds/test-suite-sql-eval at e97acc54, one database per id unless its folder holds a test suite",
     "em_sound": "1: the same clauses read with sqlglot, ON conditions and columns on the right side compared",
-    "ex_suite": "1: EX, and the same on generated neighbours of the database (evaluation.neighbours)",
+    "ex_suite": f"{SUITE_RULES}: EX, and the same on generated neighbours of the database (evaluation.neighbours)",
     "errors": "1: evaluation.error_taxonomy, over the golds of the earlier turns",
 }
 

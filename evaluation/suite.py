@@ -33,7 +33,7 @@ from evaluation.execution_match import (
     official_text,
     run_ahead,
 )
-from evaluation.neighbours import COUNT, Neighbours
+from evaluation.neighbours import COUNT, RULES, Neighbours
 from evaluation.query_focus import read_focus
 from evaluation.result_match import UndecidedError
 from evaluation.ties import admits_all_tied, order_probe
@@ -42,6 +42,9 @@ from text2sql.schema import Schema
 
 SuiteStatus = Literal["right", "wrong", "pred_error", "ex_wrong", "ex_null", "no_neighbour"]
 GoldSays = Literal["varies", "constant", "empty", "fails"]
+
+# Of suite EX, neighbours included; part of the fingerprint of stages that report it: raise the 1 when a verdict can change.
+SUITE_RULES = f"1.{RULES}"
 
 _CANNOT_TELL = frozenset(
     {"gold_failed", "gold_timeout", "gold_too_large", "pred_timeout", "pred_too_large", "undecided", "no_answer"}

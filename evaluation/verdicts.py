@@ -51,6 +51,8 @@ from text2sql.schema import Schema, read_schema
 METRIC_VERSION = "1"
 
 T = TypeVar("T")
+V = TypeVar("V", "Verdict", "Outcome")
+Key = tuple[str, str, str]  # database, gold, prediction
 KEPT_VERDICTS = 50_000
 BATCH = 32  # pairs whose queries run together
 SUITE_KEYS = ("ex_suite", "suite_status", "suite_gold", "suite_left_out", "suite_reason")
@@ -76,6 +78,16 @@ class Verdict:
     gold_empty: bool = False
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What rewards ask of a pair: the fields of `Verdict` that the two official measures need, and nothing beside."""
+
+    em: bool | None
+    ex: bool | None
+    hardness: str | None
+    status: str
+
+
 class Scorer:
     """Judges predictions over the databases `<database_root>/<db_id>/<db_id>.sqlite`. Safe to use from threads."""
 
@@ -89,19 +101,16 @@ class Scorer:
         self._databases: dict[str, tuple[Path, ...]] = {}
         self._schemas: dict[str, EvaluatorSchema] = {}
         self._structures: dict[str, Schema] = {}
-        self._verdicts: dict[tuple[str, str, str], Verdict] = {}
+        self._verdicts: dict[Key, Verdict] = {}
+        self._outcomes: dict[Key, Outcome] = {}
 
     def verdict(self, db_id: str, gold: str, pred: str | None) -> Verdict:
         """EM and EX of one pair. Raises DatabaseError, DataError and InfrastructureError, never for the SQL."""
-        key = (db_id, gold, pred or "")
-        known = self._verdicts.get(key)
-        if known is None:
-            known = self._judge(*key)
-            if "timeout" not in known.status:  # a busy machine can be the reason; the next time may tell
-                if len(self._verdicts) >= KEPT_VERDICTS:
-                    self._verdicts.clear()
-                self._verdicts[key] = known
-        return known
+        return _kept(self._verdicts, (db_id, gold, pred or ""), self._judge)
+
+    def outcome(self, db_id: str, gold: str, pred: str | None) -> Outcome:
+        """The same verdict as far as rewards need it, at half the cost. Raises as `verdict`."""
+        return _kept(self._outcomes, (db_id, gold, pred or ""), self._outcome)
 
     def run_ahead(self, pairs: Iterable[tuple[str, str, str | None]], *, replace_value: bool = True) -> None:
         """
@@ -115,7 +124,13 @@ class Scorer:
         with suppress(DatabaseError, InfrastructureError):
             run_ahead(known, self.executor, replace_value=replace_value, gold_limits=self.gold_limits)
 
-    def ahead(self, things: Iterable[T], pair: Callable[[T], tuple[str, str, str | None]]) -> Iterator[T]:
+    def ahead(
+        self,
+        things: Iterable[T],
+        pair: Callable[[T], tuple[str, str, str | None]],
+        *,
+        replace_value: bool = True,
+    ) -> Iterator[T]:
         """
         `things` in their order, for a caller that judges one after the other: the queries of the next batches run
         meanwhile, those of a thing when it is given out have run. `pair` is what will be judged of a thing: (db_id,
@@ -127,7 +142,8 @@ class Scorer:
         with ThreadPoolExecutor(threads) as pool:
             while True:
                 while len(running) <= threads and (batch := list(islice(remaining, BATCH))):
-                    running.append((batch, pool.submit(self.run_ahead, [pair(thing) for thing in batch])))
+                    pairs = [pair(thing) for thing in batch]
+                    running.append((batch, pool.submit(self.run_ahead, pairs, replace_value=replace_value)))
                 if not running:
                     return
                 batch, ran = running.popleft()
@@ -195,6 +211,14 @@ class Scorer:
     def _entries(self) -> Mapping[str, Mapping[str, Any]]:
         return read_tables(self.tables_json)
 
+    def _outcome(self, db_id: str, gold: str, pred: str) -> Outcome:
+        if known := self._verdicts.get((db_id, gold, pred)):
+            return Outcome(known.em, known.ex, known.hardness, known.status)
+        exact = exact_match(gold, pred, self.schema(db_id))
+        execution = self.execution_match(db_id, gold, pred)
+        ex = execution.ex if execution.status != "no_answer" else False
+        return Outcome(exact.em, ex, exact.hardness, execution.status)
+
     def _judge(self, db_id: str, gold: str, pred: str) -> Verdict:
         exact = exact_match(gold, pred, self.schema(db_id))
         execution = self.execution_match(db_id, gold, pred)
@@ -215,6 +239,18 @@ class Scorer:
             both_empty=execution.both_empty,
             gold_empty=gold_run.status == "empty",
         )
+
+
+def _kept(known: dict[Key, V], key: Key, judge: Callable[[str, str, str], V]) -> V:
+    """`judge` of a pair, once. A time-out is not kept: a busy machine can be its reason, and the next time may tell."""
+    found = known.get(key)
+    if found is None:
+        found = judge(*key)
+        if "timeout" not in found.status:
+            if len(known) >= KEPT_VERDICTS:
+                known.clear()
+            known[key] = found
+    return found
 
 
 def _distinct_matters(gold: str, pred: str) -> bool:

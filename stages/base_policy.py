@@ -15,6 +15,7 @@ from agents.mtsql.memory import HistoryMemory
 from agents.mtsql.scripted import scripted_episode
 from stages.context import StageContext
 from stages.policies import Script, replay_all, short_answer, train
+from stages.pools import bootstrap_items
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
 from text2sql.config import SFTSettings
@@ -88,15 +89,6 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
 def described(script: Script, trajectory: Trajectory) -> Trajectory:
     """With what whoever trains on it again has to know: its horizon, and the messages that are not to be learnt."""
     return replace(trajectory, details={"horizon": script.horizon, "mistaken": sorted(script.mistaken)})
-
-
-def bootstrap_items(context: StageContext) -> list[Item]:
-    """The train items that the bootstrap may see: whole dialogues, drawn with the profile's seed."""
-    share = context.profile.model.bootstrap.share_of_train
-    items = context.items("train")
-    dialogues = list(dict.fromkeys(item.dialogue_id for item in items))
-    drawn = set(random.Random(context.profile.seed).sample(dialogues, max(1, round(share * len(dialogues)))))
-    return [item for item in items if item.dialogue_id in drawn]
 
 
 def whole_dialogue(last: Item, number: int, context: StageContext, executor: Executor) -> Script:

@@ -1,7 +1,8 @@
 """What a stage function is given: its profile, its inputs, a folder to write to and a place for its metrics."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,14 @@ import polars as pl
 
 from evaluation.execution_match import GOLD_LIMITS
 from evaluation.items import read_items
+from evaluation.suite import Suite
 from evaluation.verdicts import Scorer
 from text2sql.artifacts import Artifact
 from text2sql.config import Profile, Settings
 from text2sql.dialogue import Item, Split
 from text2sql.executor import Executor, Limits
 from text2sql.policy import check_policy, resolve_policy
+from text2sql.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,16 @@ class StageContext:
             yield Scorer(self.database_root, self.tables_json, executor, gold_limits=self.gold_limits)
 
     @contextmanager
+    def suite(self, executor: Executor) -> Iterator[Suite | None]:
+        """The judge of suite EX, if the profile asks for it; its neighbours are deleted at the end."""
+        count = self.profile.evaluation.suite_neighbours
+        if not count:
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="neighbours-") as folder:
+            yield Suite(executor, Path(folder), count=count, gold_limits=self.gold_limits)
+
+    @contextmanager
     def executor(self) -> Iterator[Executor]:
         settings = self.profile.executor
         limits = Limits(timeout_seconds=settings.timeout_seconds, max_rows=settings.max_rows)
@@ -108,6 +121,11 @@ def policy_and_split(key: str) -> tuple[str, Split]:
     """Whose evaluation a stage is part of: `evaluation/<evaluation_name>/<predictions or scores>` read backwards."""
     _, policy, *split, _ = key.split("/")
     return policy, "dev_phrasing" if split else "dev"
+
+
+def run_ahead(scorer: Scorer, trajectories: Iterable[Trajectory], golds: Mapping[str, str]) -> Iterator[Trajectory]:
+    """Trajectories in their order, for a judge of their final SQL: what it will run has run. `golds` are by item id."""
+    return scorer.ahead(trajectories, lambda one: (one.db_id, golds[one.item_id], one.final_sql))
 
 
 def has_policy(folder: Path) -> bool:

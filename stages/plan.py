@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation.suite import SUITE_RULES
 from evaluation.verdicts import METRIC_VERSION
 from stages.context import StageContext, evaluation_name
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
@@ -56,6 +57,7 @@ class Stage:
 
 _AGENT = ("agent", "executor.timeout_seconds", "executor.max_rows", "engine.kind", "seed")
 _EVALUATION = ("temperature", "max_dialogues", "prior", "tools", "max_episode_tokens")
+_POOL = ("model.init", "model.bootstrap.share_of_train")  # which train items there are to practise on
 _TRAINING_ROOM = ("benchmark", "turns")
 
 
@@ -107,7 +109,8 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     stages += [stage for stage in _control_stages(profile.rounds) if stage.key in policy_stages(profile).values()]
     evaluated = evaluated_policies(profile)
     for split in profile.evaluation.splits:
-        stages += [stage for name, key in evaluated.items() for stage in _evaluation_stages(name, key, split)]
+        for name, key in evaluated.items():
+            stages += _evaluation_stages(profile, name, key, split)
     stages.append(_report_stage(profile, list(evaluated)))
     by_key = {stage.key: stage for stage in stages}
     wanted = _upstream(by_key, {"report", "reward_search/weights"})
@@ -169,7 +172,7 @@ def _round_stages(number: int) -> list[Stage]:
             f"{here}/trajectories",
             "sampling:make_trajectories",
             {"benchmark": "benchmark", "turns": "turns", "policy": previous_policy, **earlier},
-            (*_AGENT, "sampling.samples", "sampling.temperature", "sampling.top_p", "sampling.max_items"),
+            (*_AGENT, *_POOL, "sampling.samples", "sampling.temperature", "sampling.top_p", "sampling.max_items"),
             needs_model=True,
             kinds=("jsonl",),
             description=f"Round {number}: samples of the policy so far on every item that is not solved yet.",
@@ -185,7 +188,7 @@ def _round_stages(number: int) -> list[Stage]:
                 "policy": previous_policy,
                 **earlier,
             },
-            ("selection", "sampling.samples", "agent", "seed"),
+            (*_POOL, "selection", "sampling.samples", "agent", "seed"),
             version=METRIC_VERSION,
             needs_model=True,
             kinds=("jsonl", "scikitlearn"),
@@ -237,7 +240,7 @@ def _reinforcement_stages(rounds: int) -> list[Stage]:
             "curriculum/attempts",
             "sampling:make_attempts",
             {"benchmark": "benchmark", "turns": "turns", "policy": policy},
-            (*_AGENT, "curriculum.samples", "curriculum.temperature", "curriculum.max_items"),
+            (*_AGENT, *_POOL, "curriculum.samples", "curriculum.temperature", "curriculum.max_items"),
             needs_model=True,
             kinds=("jsonl",),
             description="Attempts of the warm-started policy on train: how often it solves each item.",
@@ -271,7 +274,7 @@ def _short_horizon_stages() -> list[Stage]:
             "short_horizon/sft_policy",
             "policies:make_short_horizon_sft_policy",
             {**room, "policy": "base_policy"},
-            ("agent", "sft", "sampling.max_items", "seed"),
+            (*_POOL, "agent", "sft", "sampling.max_items", "seed"),
             needs_model=True,
             kinds=("pytorch", "huggingface"),
             description="Baseline: SFT of the base policy on gold SQL, answered at once without tools.",
@@ -280,7 +283,7 @@ def _short_horizon_stages() -> list[Stage]:
             "short_horizon/grpo_policy",
             "policies:make_short_horizon_grpo_policy",
             {**room, "policy": "base_policy"},
-            (*_AGENT, "grpo", "rewards", "sampling.max_items"),
+            (*_AGENT, *_POOL, "grpo", "rewards", "sampling.max_items"),
             version=METRIC_VERSION,
             needs_model=True,
             kinds=("pytorch", "huggingface"),
@@ -319,8 +322,10 @@ def _control_stages(rounds: int) -> list[Stage]:
     ]
 
 
-def _evaluation_stages(name: str, policy: str, split: Split) -> list[Stage]:
+def _evaluation_stages(profile: Profile, name: str, policy: str, split: Split) -> list[Stage]:
+    """Suite EX counts only where it is asked for: scores without it are the same whatever becomes of its rules."""
     here = f"evaluation/{evaluation_name(name, split)}"
+    suite = bool(profile.evaluation.suite_neighbours)
     constants = {"policy": name} if split == "dev" else {"policy": name, "split": split}
     return [
         Stage(
@@ -337,11 +342,11 @@ def _evaluation_stages(name: str, policy: str, split: Split) -> list[Stage]:
             f"{here}/scores",
             "scoring:make_scores",
             {"benchmark": "benchmark", "turns": "turns", "predictions": f"{here}/predictions"},
-            ("rewards",),
+            ("rewards", *(["evaluation.suite_neighbours"] if suite else [])),
             version=METRIC_VERSION,
             kinds=("parquet", "polars"),
             description=f"EX and EM of policy {name} on {split}, by turn and hardness; verdicts and rewards per item.",
-            constants=constants,
+            constants={**constants, **({"suite_rules": SUITE_RULES} if suite else {})},
         ),
     ]
 

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from agents.mtsql.actions import answer_text
 from agents.mtsql.agent import MtsqlAgent
 from agents.mtsql.rewards import reward
-from stages.context import StageContext, policy_of
+from stages.context import StageContext, policy_of, run_ahead
+from stages.pools import practice_items
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings, RewardSettings, SFTSettings
@@ -80,7 +81,7 @@ def carry_over(context: StageContext, reason: str) -> dict[str, Any]:
 
 def make_short_horizon_sft_policy(context: StageContext) -> dict[str, Any]:
     """Baseline: the base policy fine-tuned on gold SQL, answered at once."""
-    items = some_items(context.items("train"), context.profile.sampling.max_items, context.profile.seed)
+    items = some_items(practice_items(context), context.profile.sampling.max_items, context.profile.seed)
     policy = context.policy()
     with context.executor() as executor:
         agent = MtsqlAgent(
@@ -128,7 +129,7 @@ def make_grpo_policy(context: StageContext) -> dict[str, Any]:
 
 def make_short_horizon_grpo_policy(context: StageContext) -> dict[str, Any]:
     """Baseline: direct RL of the base policy with the outcome reward alone, in one bucket, answered at once."""
-    items = some_items(context.items("train"), context.profile.sampling.max_items, context.profile.seed)
+    items = some_items(practice_items(context), context.profile.sampling.max_items, context.profile.seed)
     outcome = context.profile.rewards.model_copy(update={"propose": 0.0, "e_verify": 0.0, "m_verify": 0.0})
     steps = (sum(context.profile.grpo.steps_per_bucket),)
     return reinforce(context, [[item.item_id for item in items]], short_horizon(context.profile.agent), outcome, steps)
@@ -152,6 +153,7 @@ def reinforce(
     profile = context.profile
     policy = context.policy()
     items = {item.item_id: item for item in context.items("train")}
+    golds = {item_id: item.gold for item_id, item in items.items()}
     settings = profile.grpo
     if steps_per_bucket is not None:
         settings = settings.model_copy(update={"steps_per_bucket": steps_per_bucket})
@@ -177,13 +179,10 @@ def reinforce(
                 for item_id, own in itertools.groupby(played, key=lambda trajectory: trajectory.item_id):
                     trajectories[item_id] = iter(list(own))
             ordered = [next(trajectories[item_id]) for item_id in item_ids]
-            return [rewarded(one) for one in scorer.ahead(ordered, judged)]
-
-        def judged(trajectory: Trajectory) -> tuple[str, str, str | None]:
-            return trajectory.db_id, items[trajectory.item_id].gold, trajectory.final_sql
+            return [rewarded(one) for one in run_ahead(scorer, ordered, golds)]
 
         def rewarded(trajectory: Trajectory) -> RolloutSample:
-            result = reward(trajectory, items[trajectory.item_id].gold, scorer, rewards)
+            result = reward(trajectory, golds[trajectory.item_id], scorer, rewards)
             ids, mask, logprobs = trajectory.completion
             return RolloutSample(
                 item_id=trajectory.item_id,

@@ -6,7 +6,7 @@ import polars as pl
 
 from agents.mtsql.reward_search import search_weights
 from agents.mtsql.rewards import PARTS, Reward, reward
-from stages.context import StageContext, write_table
+from stages.context import StageContext, run_ahead, write_table
 from stages.sampling import sampled
 from text2sql.trajectory import Trajectory
 
@@ -27,9 +27,7 @@ def make_weights(context: StageContext) -> dict[str, Any]:
     given = context.profile.rewards
     golds = {item.item_id: item.gold for item in context.items("validation")}
     with context.scorer() as scorer:
-        attempts = scorer.ahead(
-            sampled(context, "attempts"), lambda one: (one.db_id, golds[one.item_id], one.final_sql)
-        )
+        attempts = run_ahead(scorer, sampled(context, "attempts"), golds)
         paid = [(one, reward(one, golds[one.item_id], scorer, given)) for one in attempts]
     write_table(_parts_table(paid), context.out / "parts.parquet")
     found = search_weights(((one.item_id, value) for one, value in paid), given, settings.grid, settings.margin)

@@ -22,6 +22,7 @@ from typing import Any
 
 from agents.mtsql.agent import MtsqlAgent
 from stages.context import StageContext, policy_and_split
+from stages.pools import practice_items
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings, Profile
 from text2sql.dialogue import Item, Prior
@@ -48,7 +49,7 @@ def make_trajectories(context: StageContext) -> dict[str, Any]:
     """A round of the warm start: samples on every train item that no earlier round has solved (Algorithm 1, S1)."""
     settings = context.profile.sampling
     solved = set(context.json("previous", "solved.json")) if "previous" in context.inputs else set()
-    items = [item for item in context.items("train") if item.item_id not in solved]
+    items = [item for item in practice_items(context) if item.item_id not in solved]
     items = some_items(items, settings.max_items, context.profile.seed)
     number = int(context.key.split("/")[0].removeprefix("round_"))
     draw = Draw(settings.samples, settings.temperature, context.profile.seed * 1000 + number, settings.top_p)
@@ -56,9 +57,9 @@ def make_trajectories(context: StageContext) -> dict[str, Any]:
 
 
 def make_attempts(context: StageContext) -> dict[str, Any]:
-    """Attempts of the warm-started policy on all of train; successes among them make the curriculum."""
+    """Attempts of the warm-started policy on the items to practise on; successes among them make the curriculum."""
     settings = context.profile.curriculum
-    items = some_items(context.items("train"), settings.max_items, context.profile.seed)
+    items = some_items(practice_items(context), settings.max_items, context.profile.seed)
     return sample(context, items, Draw(settings.samples, settings.temperature, context.profile.seed * 1000 + 100))
 
 

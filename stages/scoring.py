@@ -8,8 +8,9 @@ import polars as pl
 from agents.mtsql.rewards import reward
 from evaluation.dialogue_scores import ScoredTurn, totals
 from evaluation.error_taxonomy import ErrorClass, classify_error
+from evaluation.suite import SuiteVerdict
 from evaluation.verdicts import METRIC_VERSION, Scorer, Verdict
-from stages.context import StageContext, policy_and_split, write_table
+from stages.context import StageContext, policy_and_split, run_ahead, write_table
 from stages.sampling import lost, sampled
 from text2sql.dialogue import Item
 from text2sql.trajectory import Trajectory
@@ -18,25 +19,26 @@ from text2sql.trajectory import Trajectory
 def make_scores(context: StageContext) -> dict[str, Any]:
     """
     Score predictions without a model. Writes scores.parquet (one row per item of the split: verdicts, reward parts,
-    class of error, what the agent did) and totals.json (EX and EM; question and interaction match; by turn, by hardness; the version
-    of the rules they follow; what `_of_rows` adds). An item that the machine lost (status `infrastructure`) has no
-    verdict: it is ungraded, like one whose gold cannot run.
+    class of error, what the agent did) and totals.json (EX and EM, and suite EX where the profile asks for it; question
+    and interaction match; by turn, by hardness; the version of the rules they follow; what `_of_rows` adds). An item that
+    the machine lost (status `infrastructure`) has no verdict: it is ungraded, like one whose gold cannot run.
     """
     items = {item.item_id: item for item in context.items(policy_and_split(context.key)[1], gradable_only=False)}
+    golds = {item_id: item.gold for item_id, item in items.items()}
     seen = _golds_of_train(context)
     trajectories = sampled(context, "predictions")
     rows = []
     scored = []
-    with context.scorer() as scorer:
+    with context.scorer() as scorer, context.suite(scorer.executor) as suite:
         first_ex = _first_ex(trajectories, items, scorer)
-        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, items[one.item_id].gold, one.final_sql)):
+        for trajectory in run_ahead(scorer, trajectories, golds):
             item = items[trajectory.item_id]
             verdict = scorer.verdict(item.db_id, item.gold, trajectory.final_sql)
             paid = reward(trajectory, item.gold, scorer, context.profile.rewards)
+            pair = (item.gold, trajectory.final_sql)
+            on_neighbours = suite.verdict(scorer.structure(item.db_id), *pair, verdict.ex) if suite else None
             scored.append(
-                ScoredTurn.from_verdict(
-                    item.dialogue_id, item.turn, item.db_id, verdict, item.gold, trajectory.final_sql
-                )
+                ScoredTurn.from_verdict(item.dialogue_id, item.turn, item.db_id, verdict, *pair, on_neighbours)
             )
             rows.append(
                 {
@@ -49,6 +51,7 @@ def make_scores(context: StageContext) -> dict[str, Any]:
                     "status": verdict.status,
                     "reason": verdict.reason,
                     "error": _error(item, trajectory, verdict, scorer),
+                    **(_what_neighbours_say(on_neighbours) if on_neighbours else {}),
                     "reward": paid.total,
                     **{f"reward_{part}": value for part, value in paid.parts.items()},
                     **_what_was_done(trajectory),
@@ -72,8 +75,9 @@ def make_scores(context: StageContext) -> dict[str, Any]:
     context.write_json("totals.json", {"metric_version": METRIC_VERSION, **result})
     answered = sum(trajectory.final_sql is not None for trajectory in trajectories) / max(len(trajectories), 1)
     calls = sum(trajectory.tool_calls for trajectory in trajectories) / max(len(trajectories), 1)
+    suite_ex = f", suite EX {_percent(result['ex_suite'])}" if "ex_suite" in result else ""
     context.say(
-        f"{context.key}: EX {_percent(result['ex'])}, EM {_percent(result['em'])}, interactions EX "
+        f"{context.key}: EX {_percent(result['ex'])}{suite_ex}, EM {_percent(result['em'])}, interactions EX "
         f"{_percent(result['interaction_ex'])}, {len(rows)} turns, {_percent(result['unseen_gold'])} with unseen gold"
     )
     return {**result, "answered": answered, "tool_calls": calls}
@@ -118,6 +122,15 @@ def _of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _percent(share: float | None) -> str:
     return "n/a" if share is None else f"{share:.1%}"
+
+
+def _what_neighbours_say(verdict: SuiteVerdict) -> dict[str, Any]:
+    return {
+        "ex_suite": verdict.ex_suite,
+        "suite_status": verdict.status,
+        "suite_gold": verdict.gold,
+        "suite_reason": verdict.reason,
+    }
 
 
 def _what_was_asked(item: Item, seen: set[tuple[str, str]]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from agents.mtsql.agent import MtsqlAgent, replay_matches
-from stages.context import StageContext, write_table
+from stages.context import StageContext, run_ahead, write_table
+from stages.pools import practice_items
 from stages.sampling import sampled
 from text2sql.chat import ChatCodec
 from text2sql.dialogue import Item
@@ -49,13 +50,14 @@ def make_selected(context: StageContext) -> dict[str, Any]:
     write_trajectories(selection.kept, context.out / "new.jsonl")
     write_trajectories([*earlier, *selection.kept], context.out / "trajectories.jsonl")
     context.write_json("solved.json", sorted(solved))
+    pool = len(practice_items(context))
     tried = len({trajectory.item_id for trajectory in trajectories})
     coverage = {
-        "items": len(items),
+        "items": pool,
         "tried": tried,
         "solved_now": len(selection.solved),
         "solved": len(solved),
-        "coverage": len(solved) / max(len(items), 1),
+        "coverage": len(solved) / max(pool, 1),
         "coverage_of_tried": len(selection.solved) / max(tried, 1),
         "kept_now": len(selection.kept),
         "kept": len(earlier) + len(selection.kept),
@@ -88,7 +90,7 @@ def score(context: StageContext, trajectories: list[Trajectory]) -> list[tuple[S
     gold = {item.item_id: item.gold for item in context.items("train")}
     with context.scorer() as scorer:
         scored = []
-        for trajectory in scorer.ahead(trajectories, lambda one: (one.db_id, gold[one.item_id], one.final_sql)):
+        for trajectory in run_ahead(scorer, trajectories, gold):
             verdict = scorer.verdict(trajectory.db_id, gold[trajectory.item_id], trajectory.final_sql)
             one = ScoredTrajectory(trajectory, verdict.ex, verdict.em, verdict.em_sound)
             scored.append((one, verdict.status))

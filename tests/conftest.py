@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Fuzz tests draw the same 400 inputs each time; TEXT2SQL_FUZZ_EXAMPLES asks for another number, and new ones each time.
+FUZZ_EXAMPLES = os.environ.get("TEXT2SQL_FUZZ_EXAMPLES")
+settings.register_profile(
+    "project",
+    max_examples=int(FUZZ_EXAMPLES or 400),
+    derandomize=FUZZ_EXAMPLES is None,
+    deadline=None,  # a busy machine is no bug
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

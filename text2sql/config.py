@@ -277,6 +277,11 @@ class EvaluationSettings(Section):
     prior: Literal["gold", "predicted"] = Field("gold", description="whose SQL of earlier turns the agent sees")
     tools: tuple[Tool, ...] | None = Field(None, description="those of agent.tools that are left; all when left out")
     max_episode_tokens: int | None = Field(None, ge=16, description="the agent's own when left out")
+    suite_neighbours: int = Field(
+        0,
+        ge=0,
+        description="report suite EX on so many generated neighbours of the database, beside EX; 0: leave it out",
+    )
 
 
 class Profile(Section):

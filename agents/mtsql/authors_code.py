@@ -59,6 +59,9 @@ _EMPTY_SIGNS = re.compile(
     r"|\b(?:rows?|rowcount|count)\s*:\s*0\b",
     re.IGNORECASE,
 )
+_ODD_NUMBER = re.compile("nan|-", re.IGNORECASE)  # nan, unlike its text, differs from itself; -0 equals 0
+_EMPTY_LIST = re.compile(r"\[\s*\]")
+_EMPTY_WORDS = ("row", "empty", "data", "count")  # every other empty sign has one of them; looking for them is quick
 _SCORES = {"ok": (1.0, 0.0), "error": (0.0, 1.0), "empty": (0.0, 0.1)}  # for pass, for no_pass
 
 
@@ -144,8 +147,10 @@ def clause_equality(gold: str, pred: str, schema: EvaluatorSchema) -> float:
     expected, found = _clauses(gold, schema), _clauses(pred, schema)
     if expected is None or found is None:
         return 0.0
+    if _ODD_NUMBER.search(gold) or _ODD_NUMBER.search(pred):
+        expected, found = ({name: repr(value) for name, value in clauses.items()} for clauses in (expected, found))
     present = expected.keys() | found.keys()
-    equal = sum(expected.get(name) == found.get(name) for name in present)
+    equal = sum(bool(expected.get(name) == found.get(name)) for name in present)
     return equal / len(present)
 
 
@@ -157,9 +162,17 @@ def _exact_match(gold: str, pred: str, schema: EvaluatorSchema) -> bool:
     try:
         gold_query = normalise(_limits_as_presence(expected), schema.representatives)
         query = normalise(_limits_as_presence(_parse(pred, schema) or UNREAD), schema.representatives)
+        if gold_query == query and _is_plain(query):
+            return True
         return verdict(gold_query, query, partial_scores(gold_query, query))
     except (EvaluatorRaisesError, RecursionError):
         return False
+
+
+def _is_plain(query: Query) -> bool:
+    """Nothing in it on which the evaluator would raise or look deeper: equal to itself, it is an exact match."""
+    connectors = (*query.where[1::2], *query.tables)
+    return query.operand is None and all(isinstance(word, str) for word in connectors)
 
 
 @lru_cache(maxsize=32_768)
@@ -177,8 +190,8 @@ def _limits_as_presence(query: Query) -> Query:
 
 
 @lru_cache(maxsize=32_768)
-def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, str] | None:
-    """The clauses that the query has, as text: a text equals itself where a number such as nan does not."""
+def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, Any] | None:
+    """The clauses that the query has."""
     query = _parse(sql, schema)
     if query is None:
         return None
@@ -193,7 +206,7 @@ def _clauses(sql: str, schema: EvaluatorSchema) -> dict[str, str] | None:
     }
     if query.operation is not None:
         found[query.operation] = query.operand
-    return {name: repr(value) for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value}
 
 
 def _code(call: str) -> str | None:
@@ -217,14 +230,15 @@ def _verify(solution: str, gold: str, schema: EvaluatorSchema) -> tuple[float, f
     """E and M, quirks 7 to 12."""
     e_scores: list[float] = []
     m_scores: list[float] = []
-    replies = [(reply.start(), reply[1]) for reply in _REPLY.finditer(solution)]
+    replies = list(_REPLY.finditer(solution))
+    said_outside = _Outside(solution, replies)
     for name, arguments, end in _named_calls(solution):
         if not isinstance(name, str):
             return 0.0, 0.0
-        said = _VERDICT.search(_REPLY.sub("", solution[end:]))
-        passed = said is None or said[1].lower() == "pass"
+        said = said_outside.verdict_after(end)
+        passed = said is None or said.lower() == "pass"
         if name.lower() == "exec_sql":
-            reply = next((text for start, text in replies if start >= end), "")
+            reply = next((reply[1] for reply in replies if reply.start() >= end), "")
             for_pass, for_no_pass = _SCORES[_guessed_status(reply)]
             e_scores.append(for_pass if passed else for_no_pass)
         elif name.lower() == "memory_retrieve":
@@ -232,6 +246,28 @@ def _verify(solution: str, gold: str, schema: EvaluatorSchema) -> tuple[float, f
             similarity = clause_equality(gold, code, schema) if isinstance(code, str) and code else 0.0
             m_scores.append(similarity if passed else 1.0 - similarity)
     return _mean(e_scores), _mean(m_scores)
+
+
+class _Outside:
+    """The text outside complete tool replies, cut once for all calls of an episode."""
+
+    def __init__(self, solution: str, replies: Sequence[re.Match[str]]) -> None:
+        self.solution = solution
+        self.spans = [reply.span() for reply in replies]
+        starts, ends = [*(first for first, _ in self.spans), None], [0, *(last for _, last in self.spans)]
+        self.text = "".join([solution[end:start] for end, start in zip(ends, starts, strict=True)])
+
+    def verdict_after(self, place: int) -> str | None:
+        """The first verdict after `place` in what is left when the replies after it are taken out."""
+        text, start = self.text, place
+        for first, last in self.spans:
+            if first < place < last:  # a call inside a reply: other replies are complete from there
+                text, start = _REPLY.sub("", self.solution[place:]), 0
+                break
+            if last <= place:
+                start -= last - first
+        said = _VERDICT.search(text, start)
+        return said[1] if said else None
 
 
 def _named_calls(solution: str) -> Iterator[tuple[Any, Any, int]]:
@@ -246,7 +282,9 @@ def _guessed_status(reply: str) -> str:
     text = reply.strip().lower()
     if any(phrase in text for phrase in _ERROR_PHRASES):
         return "error"
-    return "empty" if _EMPTY_SIGNS.search(text) else "ok"
+    if any(word in text for word in _EMPTY_WORDS):
+        return "empty" if _EMPTY_SIGNS.search(text) else "ok"
+    return "empty" if _EMPTY_LIST.search(text) else "ok"
 
 
 def _mean(scores: list[float]) -> float:

@@ -79,7 +79,7 @@ class GoldExecution(Protocol):
 class Judge(AuthorsJudge, Protocol):
     """What rewards ask of `evaluation.verdicts.Scorer`, which reports and selection use too."""
 
-    def verdict(self, db_id: str, gold: str, pred: str | None) -> Outcome: ...
+    def outcome(self, db_id: str, gold: str, pred: str | None) -> Outcome: ...
     def gold_execution(self, db_id: str, gold: str) -> GoldExecution: ...
     def clause_f1(self, db_id: str, gold: str, pred: str) -> Mapping[str, float]: ...
 
@@ -118,7 +118,7 @@ def _reward(trajectory: Trajectory, gold: str, judge: Judge, settings: RewardSet
     gold_execution = judge.gold_execution(trajectory.db_id, gold)
     if gold_execution.status not in ("ok", "empty"):
         return _ungradable(where, f"gold does not run ({gold_execution.status}): {gold_execution.message}")
-    outcome = judge.verdict(trajectory.db_id, gold, final_sql(trajectory.events))
+    outcome = judge.outcome(trajectory.db_id, gold, final_sql(trajectory.events))
     if outcome.ex is None:
         return _ungradable(where, f"no execution verdict ({outcome.status})")
     if outcome.em is None and outcome.hardness is None:

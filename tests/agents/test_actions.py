@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.mtsql.actions import (
@@ -295,7 +295,6 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(FRAGMENTS | st.text(max_size=8), max_size=12).map("".join), st.booleans())
 def test_no_text_raises_and_every_action_is_whole(text, in_thinking):
     """Any sequence of tags and characters is read: to SQL that can be stored, or to a fault with a message."""
@@ -312,7 +311,6 @@ def test_no_text_raises_and_every_action_is_whole(text, in_thinking):
     assert parse_message(text, in_thinking=in_thinking) == message
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.integers(0, 2**60))
 def test_random_json_in_a_call_never_raises(text, number):
     """Arbitrary values in every place of a call."""

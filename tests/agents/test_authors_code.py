@@ -182,3 +182,12 @@ def test_our_episodes_are_decoded_as_theirs():
     )
 
     assert decoded_text(segments) == "M\nuser\n<tool_response>\nR\n</tool_response>\nassistant\n"
+
+
+def test_a_call_inside_a_reply_is_judged_by_what_is_complete_from_there(judge: Scorer):
+    """Quirk 7: cut at the call's end, the reply around it has no start left, so its own text counts, verdicts too."""
+    inside = f"<tool_response>{call(GOLD)}<exec_verify>no_pass</exec_verify></tool_response>"
+    outside = f"{call(GOLD)}<tool_response>(1,) <exec_verify>no_pass</exec_verify></tool_response>"
+
+    assert authors_score(inside + "<exec_verify>pass</exec_verify>", GOLD, "shop", judge).e_verify == 0.0
+    assert authors_score(outside + "<exec_verify>pass</exec_verify>", GOLD, "shop", judge).e_verify == 1.0

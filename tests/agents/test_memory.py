@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agents.mtsql.actions import MEMORY_RETRIEVE, call_text
 from agents.mtsql.environment import Environment
@@ -116,3 +118,51 @@ def test_a_failing_earlier_query_is_shown_with_its_error(recalled, later_questio
     reply = recalled(with_history(later_question, "SELECT nope FROM staff"))
 
     assert "error: no such column: nope" in reply
+
+
+PIECES = [
+    *(
+        "SELECT",
+        "FROM",
+        "staff",
+        "note",
+        "WHERE",
+        "(",
+        ")",
+        ",",
+        "*",
+        "count(",
+        "city",
+        "T1.",
+        '"x"',
+        "'",
+        "=",
+        "IN",
+        "NOT",
+    ),
+    *(
+        "OR",
+        "GROUP BY",
+        "ORDER BY",
+        "LIMIT",
+        "1",
+        "UNION",
+        "JOIN",
+        "AS",
+        "WITH",
+        "CASE",
+        ";",
+        "--",
+        "/*",
+        "é",
+        "\ud800",
+    ),
+    *("SELECT city FROM staff", UNREADABLE, WINDOW, "\x00", "PRAGMA", "</tool_response>", "DROP TABLE staff"),
+]
+BROKEN_SQL = st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join) | st.text(max_size=60)
+
+
+@given(earlier=st.lists(BROKEN_SQL, max_size=3), asked=BROKEN_SQL, style=st.sampled_from(["full", "compact"]))
+def test_whatever_the_earlier_turns_said_a_memory_call_is_answered(recalled, later_question, earlier, asked, style):
+    """No SQL in the history or in the call, broken or hostile, raises: the model gets a text."""
+    assert recalled(with_history(later_question, *earlier), style, asked or "SELECT 1")

@@ -1,31 +1,12 @@
-"""
-No text whatever makes exact match raise: SQL made by grammar, SQL with damage, and arbitrary unicode.
-
-FUZZ_EXAMPLES sets the number of examples over all tests (default 2,000, always the same ones; with the variable set,
-new ones each time).
-"""
-
-import os
+"""No text whatever makes exact match raise: SQL made by grammar, SQL with damage, and arbitrary unicode."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.exact_match import EvaluatorSchema, exact_match, exact_match_sound, hardness
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2000"))
-
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-
-
-def examples(share: float) -> settings:
-    return settings(
-        max_examples=max(1, int(EXAMPLES * share)),
-        deadline=None,
-        derandomize="FUZZ_EXAMPLES" not in os.environ,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-
 
 GOLD = "SELECT T1.name , count(*) FROM singer AS T1 JOIN performance AS T2 ON T1.singer_id = T2.singer_id GROUP BY name"
 
@@ -170,14 +151,12 @@ def judge(gold: str, pred: str, schema: EvaluatorSchema) -> None:
     assert (verdict.em is None) == (verdict.partial is None)
 
 
-@examples(0.2)
 @given(gold=queries, pred=queries)
 def test_generated_sql(gold, pred, concerts: EvaluatorSchema):
     """Pairs of SQL made by grammar, readable or not, get a verdict."""
     judge(gold, pred, concerts)
 
 
-@examples(0.3)
 @given(pred=damaged())
 def test_damaged_sql(pred, concerts: EvaluatorSchema):
     """So do queries with characters put in and taken out, as gold and as prediction."""
@@ -185,7 +164,6 @@ def test_damaged_sql(pred, concerts: EvaluatorSchema):
     judge(pred, GOLD, concerts)
 
 
-@examples(0.5)
 @given(pred=st.text(max_size=200), start=st.sampled_from(["", "select ", "SELECT name FROM singer WHERE "]))
 def test_arbitrary_text(pred, start, concerts: EvaluatorSchema):
     """And so does any text, in any script."""

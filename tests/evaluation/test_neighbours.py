@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from evaluation.execution_match import execution_match
-from evaluation.neighbours import ROW_CAP, Neighbours
+from evaluation.neighbour_rows import ROW_CAP
+from evaluation.neighbours import Neighbours
 from evaluation.query_focus import Constant, Focus, read_focus
 from evaluation.suite import Suite
 from text2sql.executor import Executor, Limits
@@ -50,6 +53,11 @@ def database(tmp_path: Path) -> Callable[..., Schema]:
         return read_schema(path, entry)
 
     return make
+
+
+@pytest.fixture
+def shop(database: Callable[..., Schema]) -> Schema:
+    return database()
 
 
 @pytest.fixture
@@ -418,3 +426,37 @@ def test_verdict_depends_on_the_pair_alone(database: Callable[..., Schema], exec
     second = [backward.verdict(schema, gold, pred, True) for gold, pred in reversed(pairs)]
 
     assert first == list(reversed(second))
+
+
+ODD_CONSTANTS = [
+    *(
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9223372036854775808",
+        "9" * 40,
+        "0" * 5000 + "5",
+        "1e999",
+        "-1e308",
+    ),
+    *("0x10", "NULL", "TRUE", "x'ff'", "''", "''''", "'%'", "'\x00'", "'\ud800'", "'" + "a" * 3000 + "'", '"name"'),
+]
+CONDITIONS = st.builds(
+    "{} {} {}".format,
+    st.sampled_from(["name", "T1.age", "weight", "dog_id", "good", "tag", "count(*)", "abs(age)", "nothing", "("]),
+    st.sampled_from(
+        ["=", "<>", "<=", "LIKE", "NOT LIKE", "GLOB", "IS NOT", "BETWEEN 1 AND", "IN (1, 2) OR age IN", "AND"]
+    ),
+    st.sampled_from(ODD_CONSTANTS),
+)
+ODD_SQL = st.builds(
+    "SELECT name FROM dog AS T1 WHERE {} GROUP BY breed HAVING {} ORDER BY age LIMIT {}".format,
+    *(CONDITIONS, CONDITIONS, st.sampled_from(ODD_CONSTANTS)),
+) | st.text(max_size=60)
+
+
+@settings(max_examples=max(20, settings.default.max_examples // 10))  # each writes databases
+@given(gold=ODD_SQL, pred=ODD_SQL)
+@example(gold="SELECT name FROM dog WHERE name > '\ud800'", pred="SELECT name FROM dog")
+def test_neighbours_are_made_around_any_constant(shop: Schema, suite: Suite, gold: str, pred: str) -> None:
+    """Numbers beyond every type, bytes, half characters and text that is no SQL: a verdict, never an exception."""
+    assert suite.verdict(shop, gold, pred, True).ex_suite in (True, False, None)

@@ -3,7 +3,7 @@
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.result_match import UndecidedError, official_match, set_match, value_match
@@ -35,7 +35,6 @@ def by_trying_everything(gold: list[tuple[object, ...]], pred: list[tuple[object
     return False
 
 
-@settings(max_examples=400)
 @given(results(), st.booleans())
 def test_some_order_of_columns_makes_them_equal(
     pair: tuple[list[tuple[object, ...]], list[tuple[object, ...]]], ordered: bool
@@ -46,7 +45,6 @@ def test_some_order_of_columns_makes_them_equal(
     assert value_match(gold, pred, ordered) is by_trying_everything(gold, pred, ordered)
 
 
-@settings(max_examples=400)
 @given(results(), st.booleans())
 def test_official_outcome_adds_the_quick_rejection(
     pair: tuple[list[tuple[object, ...]], list[tuple[object, ...]]], ordered: bool

@@ -46,6 +46,22 @@ def test_pair_is_judged_by_every_measure(scorer: Scorer) -> None:
     assert verdict.partial["select"] == [1, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "pred", ["SELECT age FROM singer", "SELECT a.age FROM singer a", "SELECT name FROM singer", "SELECT nope", "", None]
+)
+@pytest.mark.parametrize("gold", ["SELECT DISTINCT age FROM singer", "SELECT age FROM nowhere"])
+@pytest.mark.parametrize("verdict_first", [True, False])
+def test_an_outcome_is_the_verdict_in_what_both_say(
+    root: Path, executor: Executor, gold: str, pred: str | None, verdict_first: bool
+) -> None:
+    """What rewards are made of is what reports show, whichever of the two was asked first."""
+    scorer = Scorer(root / "database", root / "tables.json", executor)
+    ask = [scorer.verdict, scorer.outcome] if verdict_first else [scorer.outcome, scorer.verdict]
+    one, other = (judge("singer", gold, pred) for judge in ask)
+
+    assert (one.em, one.ex, one.hardness, one.status) == (other.em, other.ex, other.hardness, other.status)
+
+
 def test_right_query_that_official_em_cannot_read_is_told_apart(scorer: Scorer) -> None:
     """EM false for its spelling, sound EM and EX true, and the reason says why."""
     verdict = scorer.verdict(

@@ -87,6 +87,19 @@ def test_settings_of_speed_change_no_fingerprint(tmp_path: Path):
     assert set() == changed(plan(tmp_path), faster)
 
 
+def test_suite_ex_makes_the_scores_and_the_report_again_and_its_rules_touch_no_one_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Predictions stay. Where it is left out, no change of its rules makes anything due again."""
+    without, asked = plan(tmp_path), plan(tmp_path, evaluation={"suite_neighbours": 8})
+    monkeypatch.setattr("stages.plan.SUITE_RULES", "changed")
+    scores = {key for key in without.stages if key.startswith("evaluation/") and key.endswith("/scores")}
+
+    assert {*scores, "report"} == changed(without, asked)
+    assert {*scores, "report"} == changed(asked, plan(tmp_path, evaluation={"suite_neighbours": 8}))
+    assert set() == changed(without, plan(tmp_path))
+
+
 def test_a_round_depends_on_the_rounds_before_it_only(tmp_path: Path):
     """One round more adds its stages; those of the rounds before keep their fingerprints."""
     three, two = plan(tmp_path), plan(tmp_path, rounds=2)

@@ -8,7 +8,9 @@ import polars as pl
 
 from evaluation.findings import Share, with_measures
 from stages.claims import CLAIMS
+from stages.report import make_report
 from stages.scoring import make_scores
+from text2sql.artifacts import Artifact
 from text2sql.trajectory import Event, write_trajectories
 
 GOLD = "SELECT name FROM staff WHERE city = 'Graz'"
@@ -130,3 +132,47 @@ def test_scores_on_held_out_phrasing_are_those_of_its_own_items(make_context, di
     metrics = make_scores(make_context("evaluation/base/dev_phrasing/scores", everything, predictions=made))
 
     assert (2, 1.0) == (metrics["turns"], metrics["ex"])
+
+
+def test_suite_ex_goes_from_the_profile_into_scores_and_report(make_context, dialogue, episode, tmp_path):
+    """
+    A prediction that is right by luck is right by EX and wrong by suite EX: in its row, in the totals, in the metrics
+    and in the report; items that the machine lost have neither.
+    """
+    items = dialogue("d/0", "dev", GOLD, GOLD, GOLD)
+    by_luck = "SELECT name FROM staff WHERE id <> 2"
+    trajectories = [episode(items[0], 0, GOLD), episode(items[1], 0, by_luck)]
+    profile = {"evaluation": {"suite_neighbours": 4}}
+    inputs = {"predictions": predictions(tmp_path, trajectories, lost=["d/0/3"])}
+    context = make_context("evaluation/base/scores", items, profile, **inputs)
+    metrics = make_scores(context)
+    rows = pl.read_parquet(context.out / "scores.parquet").to_dicts()
+
+    assert [(True, True), (True, False), (None, None)] == [(row["ex"], row["ex_suite"]) for row in rows]
+    assert ["right", "wrong", None] == [row["suite_status"] for row in rows]
+    assert ["varies", "varies", None] == [row["suite_gold"] for row in rows]
+    assert "neighbour" in rows[1]["suite_reason"]
+    assert (1.0, 0.5, 1) == (metrics["ex"], metrics["ex_suite"], metrics["ex_unmasked"])
+
+    scores = Artifact("evaluation/base/scores", "0" * 16, context.out, {"metrics": metrics, "version": "1"})
+    out = tmp_path / "report"
+    out.mkdir()
+    figures = make_report(replace(context, key="report", inputs={"base": scores}, out=out))
+    text = (out / "report.md").read_text(encoding="utf-8")
+
+    assert 0.5 == figures["base"]["ex_suite"]
+    assert "| policy | EX | suite EX | EM |" in text
+    assert "| base | 100.0% | 50.0% | 50.0% |" in text
+    assert "## Suite EX by hardness" in text
+
+
+def test_without_neighbours_nothing_speaks_of_a_suite(make_context, dialogue, episode, tmp_path):
+    """The default: no column, no figure."""
+    items = dialogue("d/0", "dev", GOLD)
+    context = make_context(
+        "evaluation/base/scores", items, predictions=predictions(tmp_path, [episode(items[0], 0, GOLD)])
+    )
+    metrics = make_scores(context)
+
+    assert not [name for name in metrics if "suite" in name]
+    assert not [name for name in pl.read_parquet(context.out / "scores.parquet").columns if "suite" in name]

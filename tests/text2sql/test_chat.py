@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from text2sql.chat import ChatCodec
@@ -201,7 +201,6 @@ def test_a_template_that_cannot_carry_tool_replies_is_refused(tokenizer):
         ChatCodec(tokenizer)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text())
 def test_any_reply_keeps_the_frame_and_its_text(text):
     """Every text, control characters and odd scripts included, goes in and comes out (in the normal form NFC)."""

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import pickle
-import select
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,7 +31,7 @@ from text2sql.errors import DatabaseError, InfrastructureError
 from text2sql.executor.backend import backend_name, shown
 from text2sql.executor.cache import AnswerCache
 from text2sql.executor.files import file_version
-from text2sql.executor.result import Answer, Execution, Job, Limits, stopped, unpack
+from text2sql.executor.result import Answer, Channel, Execution, Job, Limits, stopped, unpack
 
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
 START_SECONDS = 60
@@ -46,7 +45,10 @@ class WorkerLostError(Exception):
 
 
 class Executor:
-    """See the module's text. `cache_bytes` bounds the results kept for repeated statements; 0 keeps none."""
+    """
+    See the module's text. `cache_bytes` bounds the results kept for repeated statements; 0 keeps none. Half of it is for
+    statements that run within other limits than the executor's own: so do golds, and no candidate displaces them.
+    """
 
     def __init__(self, limits: Limits | None = None, workers: int = 2, *, cache_bytes: int = 128 * 2**20) -> None:
         if workers < 1:
@@ -59,7 +61,7 @@ class Executor:
 
     def _start_afresh(self) -> None:
         self._process_id = os.getpid()
-        self._cache = AnswerCache(self._cache_bytes)
+        self._cache, self._cache_apart = (AnswerCache(self._cache_bytes // 2) for _ in range(2))
         self._pool = _Pool(self.workers)
         self._threads: ThreadPoolExecutor | None = None
         self._threads_lock = threading.Lock()
@@ -71,7 +73,7 @@ class Executor:
         answered, at most the time-out plus a second once a worker is free.
         """
         job = self._job(sql, database, limits or self.limits)
-        return self._cache.get(job) or self._run([job])[0]
+        return self._cache_of(job).get(job) or self._run([job])[0]
 
     def execute_many(
         self, queries: Sequence[tuple[str, Path | str]], *, limits: Limits | None = None
@@ -80,7 +82,7 @@ class Executor:
         limits = limits or self.limits
         blank = {database: self._job("", database, limits) for _, database in queries}  # one look at each file
         jobs = [blank[database]._replace(sql=sql) for sql, database in queries]
-        known = [self._cache.get(job) for job in jobs]
+        known = [self._cache_of(job).get(job) for job in jobs]
         fresh = iter(self._run(list(dict.fromkeys(job for job, found in zip(jobs, known, strict=True) if not found))))
         ran: dict[Job, Execution] = {}
         results = []
@@ -92,7 +94,8 @@ class Executor:
 
     async def aexecute(self, sql: str, database: Path | str, *, limits: Limits | None = None) -> Execution:
         """`execute` without blocking the event loop; any number may be in flight."""
-        if known := self._cache.get(self._job(sql, database, limits or self.limits)):
+        job = self._job(sql, database, limits or self.limits)
+        if known := self._cache_of(job).get(job):
             return known
         call = partial(self.execute, sql, database, limits=limits)
         return await asyncio.get_running_loop().run_in_executor(self._thread_pool(), call)
@@ -117,6 +120,10 @@ class Executor:
         name = str(database)
         version = () if backend_name(name) == "postgres" else file_version(name)
         return Job(name, version, sql, limits)
+
+    def _cache_of(self, job: Job) -> AnswerCache:
+        own = job.limits is self.limits or job.limits == self.limits  # comparing them costs more than looking
+        return self._cache if own else self._cache_apart
 
     def _thread_pool(self) -> ThreadPoolExecutor:
         with self._threads_lock:
@@ -156,7 +163,7 @@ class Executor:
         if answer.failure == "infrastructure":
             raise InfrastructureError(f"{shown(job.database)}: {execution.message} (while running {job.sql[:200]!r})")
         if answer.repeatable:
-            self._cache.put(job, answer)
+            self._cache_of(job).put(job, answer)
         return execution
 
 
@@ -222,7 +229,7 @@ class _Worker:
     """One process and the socket to it."""
 
     def __init__(self) -> None:
-        ours, theirs = Pipe()
+        ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "text2sql.executor.worker", str(theirs.fileno()), str(os.getpid())]
         search = os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH", ""))))
         try:
@@ -237,18 +244,16 @@ class _Worker:
             raise InfrastructureError(f"A worker process of the executor cannot start: {error}") from error
         finally:
             theirs.close()
-        self._connection = ours
-        self._answered = select.poll()
-        self._answered.register(ours.fileno(), select.POLLIN)
+        self._channel = Channel(ours)
         self.usable = True
         self._await_start()
 
     def _await_start(self) -> None:
         """The deadline of a statement must not include the start of its worker, slow on a busy machine."""
         try:
-            if self._answered.poll(START_SECONDS * 1000):
-                self._connection.recv_bytes()
-                return
+            self._channel.receive(START_SECONDS)
+            return
+        except TimeoutError:
             problem = f"not started within {START_SECONDS} s"
         except (EOFError, OSError):
             problem = f"exit status {self._process.wait()} while starting; its own words are on standard error"
@@ -264,14 +269,15 @@ class _Worker:
         Raises WorkerLostError.
         """
         try:
-            self._connection.send_bytes(pickle.dumps(jobs, protocol=5))
+            self._channel.send(pickle.dumps(jobs, protocol=5))
             for job in jobs:
                 patience = job.limits.timeout_seconds + GRACE_SECONDS
-                if not self._answered.poll(patience * 1000):
+                try:
+                    answer = unpack(self._channel.receive(patience))
+                except TimeoutError:
                     self.usable = False
                     yield job, Answer(Execution("timeout", (), (), patience, stopped(job.limits)), repeatable=False)
                     return
-                answer = unpack(self._connection.recv_bytes())
                 self.usable = not answer.last
                 yield job, answer
                 if answer.last:
@@ -286,5 +292,5 @@ class _Worker:
 
     def stop(self) -> None:
         self.kill()
-        self._connection.close()
+        self._channel.close()
         self._process.wait()

@@ -5,11 +5,15 @@ imported by the worker processes too.
 
 import marshal
 import pickle
+import socket
+import struct
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 Status = Literal["ok", "empty", "error", "timeout", "too_large"]
 Row = tuple[Any, ...]
+READ_AT_ONCE = 2**16  # bytes
+_LENGTH = struct.Struct("!Q")
 
 
 @dataclass(frozen=True)
@@ -92,3 +96,33 @@ def unpack(data: bytes) -> Answer:
     # written by a worker process of our own, from values that it read from a database
     values = marshal.loads(body) if data[:1] == b"m" else pickle.loads(body)  # noqa: S301, S302
     return Answer(Execution(*values[:6]), *values[6:])
+
+
+class Channel:
+    """
+    Messages over a socket. What has arrived is read at once, however many messages it holds: fewer calls to the system.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._arrived = end.makefile("rb", buffering=READ_AT_ONCE)
+
+    def send(self, message: bytes) -> None:
+        """Raises OSError: TimeoutError when nobody reads for as long as the last `receive` would wait."""
+        self._socket.sendall(_LENGTH.pack(len(message)) + message)
+
+    def receive(self, timeout_seconds: float | None = None) -> bytes:
+        """The next message. Raises TimeoutError; EOFError when the other end is closed; OSError."""
+        if timeout_seconds != self._socket.gettimeout():  # setting it is a call to the system, too
+            self._socket.settimeout(timeout_seconds)
+        return self._read(_LENGTH.unpack(self._read(_LENGTH.size))[0])
+
+    def close(self) -> None:
+        self._arrived.close()
+        self._socket.close()
+
+    def _read(self, size: int) -> bytes:
+        data: bytes = self._arrived.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data

@@ -15,6 +15,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from text2sql.executor.backend import NO_STATEMENT, LateError, read_rows
@@ -60,7 +61,7 @@ class SqliteBackend:
         uri = f"{database.absolute().as_uri()}?mode=ro&immutable=1"
         # without the cache of compiled statements the authorizer sees each statement each time
         self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
-        self._connection.text_factory = lambda raw: raw.decode("utf-8", "ignore")
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="ignore")  # once a cell: no Python code
         self._connection.execute("PRAGMA temp_store = MEMORY")  # sorting must not write files either
         self._columns: list[str] | None = None
         self._deadline = 0.0

@@ -12,15 +12,15 @@ import pickle
 import resource
 import select
 import signal
+import socket
 import sys
 import threading
 from collections import OrderedDict
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from text2sql.errors import DatabaseError
 from text2sql.executor.backend import Backend, backend_name, open_backend
-from text2sql.executor.result import Answer, Execution, Job, out_of_memory, pack
+from text2sql.executor.result import Answer, Channel, Execution, Job, out_of_memory, pack
 
 OPEN_DATABASES = 16
 
@@ -30,17 +30,17 @@ def main(descriptor: int, parent: int) -> None:
     with contextlib.suppress(OSError):  # when memory runs out, this is the process to give up
         Path("/proc/self/oom_score_adj").write_text("900", encoding="ascii")
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), daemon=True).start()
-    connection = Connection(descriptor)
+    parent_end = Channel(socket.socket(fileno=descriptor))
     databases = _Databases()
-    connection.send_bytes(b"ready")
+    parent_end.send(b"ready")
     while True:
         try:
-            jobs: list[Job] = pickle.loads(connection.recv_bytes())  # noqa: S301 - our own parent wrote it
+            jobs: list[Job] = pickle.loads(parent_end.receive())  # noqa: S301 - our own parent wrote it
         except (EOFError, OSError):
             return
         for job in jobs:
             answer = databases.answer(job)
-            connection.send_bytes(pack(answer))
+            parent_end.send(pack(answer))
             if answer.last:
                 return
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from text2sql.errors import InfrastructureError
 from text2sql.executor import Executor, Limits
+from text2sql.executor.result import Channel
 
 MakeDatabase = Callable[..., Path]
 
@@ -34,6 +36,24 @@ def all_workers() -> set[psutil.Process]:
             if "text2sql.executor.worker" in child.cmdline():
                 found.add(child)
     return found
+
+
+def test_messages_that_arrive_together_come_one_by_one() -> None:
+    """Short, empty and long ones, however they were cut on the way; then the end is an EOFError, silence a TimeoutError."""
+    one, other = (Channel(end) for end in socket.socketpair())
+    messages = [b"a", b"", b"b" * 100_000, b"c"]
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(lambda: [one.send(message) for message in messages])
+        received = [other.receive(5) for _ in messages]
+        sending.result()
+    with pytest.raises(TimeoutError):
+        other.receive(0.01)
+    one.close()
+
+    assert messages == received
+    with pytest.raises((EOFError, OSError)):
+        other.receive(5)
+    other.close()
 
 
 OTHERS: set[psutil.Process] = set()
@@ -262,6 +282,20 @@ def test_cache_is_bounded(make_database: MakeDatabase) -> None:
 
         assert executor.execute("SELECT hex(zeroblob(2000))", database) is not first
         assert executor.execute("SELECT hex(zeroblob(20000))", database) is not large
+
+
+def test_golds_stay_while_candidates_come_and_go(make_database: MakeDatabase) -> None:
+    """What runs within limits of its own, as golds do, has room of its own; that room is bounded, too."""
+    database = make_database("CREATE TABLE t(a)")
+    gold_limits = Limits(timeout_seconds=60)
+    with Executor(workers=1, cache_bytes=50_000) as executor:
+        gold = executor.execute("SELECT hex(zeroblob(2000))", database, limits=gold_limits)
+        executor.execute_many([(f"SELECT {n}, hex(zeroblob(2000))", database) for n in range(20)])
+        assert executor.execute("SELECT hex(zeroblob(2000))", database, limits=gold_limits) is gold
+
+        golds = [(f"SELECT {n}, hex(zeroblob(2000))", database) for n in range(20)]
+        executor.execute_many(golds, limits=gold_limits)
+        assert executor.execute("SELECT hex(zeroblob(2000))", database, limits=gold_limits) is not gold
 
 
 def test_worker_imports_nothing_of_the_caller(make_database: MakeDatabase) -> None:
