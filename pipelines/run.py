@@ -28,7 +28,8 @@ def run_lineage(experiment: str, settings: Settings) -> int:
     """
     profile = load_profile(experiment, settings.experiments)
     warn_of_network_disks(settings)
-    states = list(Plan(profile, settings).states().values())
+    plan = Plan(profile, settings)
+    states = list(plan.states().values())
     if set(states) != {"complete"}:
         check(settings)
     print(f"{experiment}: {states.count('complete')} of {len(states)} stages are complete already", flush=True)
@@ -43,6 +44,7 @@ def run_lineage(experiment: str, settings: Settings) -> int:
         result = job.execute_in_process(
             instance=instance,
             partition_key=experiment,
+            asset_selection=[dg.AssetKey(key.split("/")) for key in plan.stages],  # not what other experiments have
             tags=tags,
             run_config={"loggers": {"console": {}}},
             raise_on_error=False,

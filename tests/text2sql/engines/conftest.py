@@ -28,10 +28,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     make_scratch_policy(["SELECT name FROM singer WHERE age > 20"] * 5, settings, 0, folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
+    torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" not in name:
-                parameter.mul_(5)  # fresh weights leave all tokens nearly equally likely
+                parameter.normal_(std=0.1)  # fresh weights leave all tokens nearly equal, or repeat the last one
     model.save_pretrained(folder)
     return folder
 
