@@ -51,10 +51,7 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
             texts = asyncio.run(spoken_texts([*dialogues, *episodes], context, executor))
             making = scratch.with_name("scratch.making")
             phrases = call_phrases((EXEC_SQL, MEMORY_RETRIEVE))
-            values = {
-                value for db_id in {item.db_id for item in items} for value in text_values(context.database(db_id))
-            }
-            words = value_words(texts, values, settings.value_words)
+            words = spoken_values(texts, items, context) if settings.value_words else []
             make_scratch_policy(texts, settings, context.profile.seed, making, phrases, words)
             making.rename(scratch)
         codec, agent = ChatCodec.load(scratch), context.profile.agent
@@ -84,6 +81,12 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     for folder in (scratch, reader):
         shutil.rmtree(folder)
     return facts
+
+
+def spoken_values(texts: Sequence[str], items: Sequence[Item], context: StageContext) -> list[str]:
+    """Values of the items' databases, and numbers, that are to be words of the tokenizer."""
+    values = {value for db_id in {item.db_id for item in items} for value in text_values(context.database(db_id))}
+    return value_words(texts, values, context.profile.model.value_words)
 
 
 def described(script: Script, trajectory: Trajectory) -> Trajectory:
