@@ -9,11 +9,13 @@ import json
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from text2sql.errors import TrainingError, TrajectoryError
 from text2sql.trajectory import Trajectory
 
+WINDOW = 8  # optimizer steps whose rows are shared out by length
 IGNORED = -100  # label of a position without loss, the convention of torch and transformers
 
 
@@ -126,33 +128,40 @@ def training_order(lengths: Sequence[int], *, epochs: float, rows_per_step: int,
     """
     Indices of rows in the order in which they are trained, all epochs in one list.
 
-    Each epoch is its own shuffle. The rows of one optimizer step are then sorted by length, longest first: the step
-    sees the same rows, but its micro-batches hold little padding. The order depends on the arguments alone, so a
-    resumed run continues at the very row where it stopped.
+    Each epoch is its own shuffle, in which WINDOW optimizer steps at a time share their rows out by length: padding to
+    the longest row of a step would else be a third of the work. The order depends on the arguments alone, so a resumed
+    run continues at the very row where it stopped.
     """
     order: list[int] = []
     wanted = max(1, round(epochs * len(lengths)))
-    epoch = 0
-    while len(order) < wanted:
-        indices = list(range(len(lengths)))
-        random.Random(f"{seed}/{epoch}").shuffle(indices)
-        order.extend(indices[: wanted - len(order)])
-        epoch += 1
-    steps = (order[start : start + rows_per_step] for start in range(0, len(order), rows_per_step))
+    for epoch in count():
+        if len(order) >= wanted:
+            break
+        rng = random.Random(f"{seed}/{epoch}")
+        indices = rng.sample(range(len(lengths)), len(lengths))
+        begun = -len(order) % rows_per_step  # the last step of the epoch before is filled up first
+        order += indices[:begun]
+        for start in range(begun, len(indices), WINDOW * rows_per_step):
+            window = sorted(indices[start : start + WINDOW * rows_per_step], key=lambda index: -lengths[index])
+            steps = [window[at : at + rows_per_step] for at in range(0, len(window), rows_per_step)]
+            unfilled = steps.pop() if len(steps[-1]) < rows_per_step else []
+            rng.shuffle(steps)
+            order += [*chain.from_iterable(steps), *unfilled]
+    steps = [order[at : min(at + rows_per_step, wanted)] for at in range(0, wanted, rows_per_step)]
     return [index for step in steps for index in sorted(step, key=lambda index: -lengths[index])]
 
 
 def write_rows(rows: Iterable[TrainingRow], path: Path) -> int:
     """Write one JSON line per row; the file appears whole or not at all. Returns the number of rows."""
     partial = path.with_name(path.name + ".partial")
-    count = 0
+    written = 0
     with partial.open("w", encoding="utf-8") as file:
         for row in rows:
             line = {"row_id": row.row_id, "input_ids": row.input_ids, "loss_mask": row.loss_mask}
             file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
-            count += 1
+            written += 1
     partial.replace(path)
-    return count
+    return written
 
 
 def read_rows(path: Path) -> list[TrainingRow]:

@@ -1,5 +1,7 @@
 """Training rows: tokens as generated, with their mask."""
 
+import random
+
 import pytest
 
 from text2sql.errors import TrainingError, TrajectoryError
@@ -117,16 +119,36 @@ def test_ids_of_another_tokenizer_are_refused():
 
 def test_order_visits_every_row_once_per_epoch_and_sorts_within_a_step():
     """Each epoch is a full shuffle; within one optimizer step the longest rows come first; equal seeds, equal order."""
-    lengths = [3, 9, 1, 7, 5, 2, 8, 4]
+    lengths = [*range(80)]
 
     order = training_order(lengths, epochs=2, rows_per_step=4, seed=1)
 
     assert order == training_order(lengths, epochs=2, rows_per_step=4, seed=1)
-    assert list(range(8)) == sorted(order[:8]) == sorted(order[8:])
-    assert order[:8] != order[8:]
-    for start in range(0, 16, 4):
+    assert list(range(80)) == sorted(order[:80]) == sorted(order[80:])
+    assert order[:80] != order[80:]
+    for start in range(0, 160, 4):
         step = [lengths[index] for index in order[start : start + 4]]
         assert sorted(step, reverse=True) == step
+
+
+def test_steps_hold_rows_of_like_length():
+    """Rows are shared out by length over some steps at a time, so that little of a step is padding; every row once."""
+    rng = random.Random(0)
+    lengths = [rng.randrange(50, 400) for _ in range(202)]
+
+    order = training_order(lengths, epochs=1, rows_per_step=4, seed=0)
+
+    steps = [[lengths[index] for index in order[start : start + 4]] for start in range(0, 202, 4)]
+    assert sorted(order) == list(range(202))
+    assert sum(len(step) * max(step) for step in steps) < 1.15 * sum(lengths)
+    assert steps != sorted(steps, reverse=True)
+
+
+def test_an_epoch_begins_in_the_last_step_of_the_one_before():
+    """Rows that do not fill their last step share it with the next epoch; still each row comes once in each epoch."""
+    order = training_order([5, 3, 8, 1, 4], epochs=3, rows_per_step=2, seed=0)
+
+    assert dict.fromkeys(range(5), 3) == {index: order.count(index) for index in sorted(set(order))}
 
 
 def test_part_of_an_epoch_can_be_trained():
