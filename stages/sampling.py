@@ -15,16 +15,18 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents.mtsql.agent import MtsqlAgent
 from stages.context import StageContext, policy_and_split
 from stages.pools import practice_items
+from stages.processes import cores, share_out
 from text2sql.chat import ChatCodec
-from text2sql.config import AgentSettings, Profile
+from text2sql.config import AgentSettings, EngineSettings, Profile
 from text2sql.dialogue import Item, Prior
 from text2sql.engines import Engine, open_engine
 from text2sql.errors import InfrastructureError
@@ -32,6 +34,14 @@ from text2sql.rollout import Agent, Failure, rollout
 from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
 
 MOST = 0.5  # of a shard's samples; a machine that loses more than that is broken
+
+
+class Shard(NamedTuple):
+    """One file of trajectories: its number among those to be made, its path, its items."""
+
+    number: int
+    path: Path
+    items: list[Item]
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,13 @@ def sample(
     if len(waiting) < len(shards):
         context.say(f"{context.key}: {len(shards) - len(waiting)} of {len(shards)} shards were there already")
     if waiting:
-        asyncio.run(_sample_shards(context, waiting, draw, agent or context.profile.agent))
+        numbered = [Shard(number, *shard) for number, shard in enumerate(waiting.items(), start=1)]
+        processes = min(_processes(context.profile.engine), len(numbered))
+        work = partial(_sample_shards, of=len(numbered), draw=draw, agent_settings=agent or context.profile.agent)
+        if processes > 1:
+            share_out(context, work, numbered, processes)
+        else:
+            work(context, iter(numbered))
     return _counts(context.out, len(items), draw.samples)
 
 
@@ -143,25 +159,40 @@ def _shards(items: Sequence[Item], size: int) -> list[tuple[str, list[Item]]]:
     return named
 
 
-async def _sample_shards(
-    context: StageContext, waiting: dict[Path, list[Item]], draw: Draw, agent_settings: AgentSettings
+def _processes(settings: EngineSettings) -> int:
+    """As many as there are cores, where this process would compute on CPUs; a GPU or a server has batches enough."""
+    if settings.kind != "transformers":
+        return 1
+    import torch
+
+    return 1 if torch.cuda.is_available() else settings.processes or cores()
+
+
+def _sample_shards(
+    context: StageContext, shards: Iterator[Shard], of: int, draw: Draw, agent_settings: AgentSettings
+) -> None:
+    asyncio.run(_with_engine(context, shards, of, draw, agent_settings))
+
+
+async def _with_engine(
+    context: StageContext, shards: Iterator[Shard], of: int, draw: Draw, agent_settings: AgentSettings
 ) -> None:
     policy = context.policy()
     codec = ChatCodec.load(policy)
     with context.executor() as executor:
         agent = MtsqlAgent(codec, executor, context.database_root, agent_settings)
         async with open_engine(policy, context.profile.engine, context.out) as engine:
-            await roll_out_shards(context, agent, engine, waiting, draw)
+            await roll_out_shards(context, agent, engine, shards, of, draw)
 
 
 async def roll_out_shards(
-    context: StageContext, agent: Agent, engine: Engine, waiting: dict[Path, list[Item]], draw: Draw
+    context: StageContext, agent: Agent, engine: Engine, shards: Iterable[Shard], of: int, draw: Draw
 ) -> None:
     """
-    Make the shards in `waiting`: file to items. What the machine lost of a shard is written to failures/, beside it; of
+    Make `shards`, which are some `of` so many. What the machine lost of a shard is written to failures/, beside it; of
     a shard that is there already, only what it lacks is made. Raises InfrastructureError when that is most of a shard, and EngineError.
     """
-    for number, (path, part) in enumerate(waiting.items(), start=1):
+    for number, path, part in shards:
         started = time.monotonic()
         losses = Losses(f"{context.key}, shard {path.stem}", len(part) * draw.samples)
         concurrency = context.profile.engine.concurrency
@@ -182,7 +213,7 @@ async def roll_out_shards(
         first_item = int(path.stem.partition("-")[0])
         context.log({"trajectories_per_second": speed, "shard_seconds": seconds}, first_item)
         said = f"; the machine lost {losses.said}" if losses.failures else ""
-        context.say(f"{context.key}: shard {number} of {len(waiting)}, {speed:.1f} trajectories/s{said}")
+        context.say(f"{context.key}: shard {number} of {of}, {speed:.1f} trajectories/s{said}")
 
 
 async def _what_lacks(

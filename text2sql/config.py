@@ -135,6 +135,9 @@ class EngineSettings(Section):
     kind: Literal["transformers", "vllm"] = "transformers"
     batch_size: int = Field(64, ge=1, description="requests generated together (transformers engine)")
     concurrency: int = Field(128, ge=1, description="episodes in flight")
+    processes: int | None = Field(
+        None, ge=1, description="that share a stage's shards (transformers engine on CPUs); one a core when left out"
+    )
     vllm: VLLMSettings = VLLMSettings()
 
 

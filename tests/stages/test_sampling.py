@@ -12,7 +12,7 @@ import pytest
 
 from agents.mtsql.actions import EXEC_SQL, answer_text, call_text
 from agents.mtsql.agent import MtsqlAgent
-from stages.sampling import Draw, agent_in_use, make_predictions, make_validation_attempts, roll_out_shards
+from stages.sampling import Draw, Shard, agent_in_use, make_predictions, make_validation_attempts, roll_out_shards
 from text2sql.chat import ChatCodec
 from text2sql.config import AgentSettings, Profile
 from text2sql.dialogue import Item
@@ -53,8 +53,8 @@ def play(make_context, codec: ChatCodec, executor: Executor, shop: Path) -> Call
         context = make_context("round_1/trajectories", [item for part in shards.values() for item in part])
         (context.out / "shards").mkdir(exist_ok=True)
         agent = MtsqlAgent(codec, executor, shop / "database", AgentSettings(prompt="compact"))
-        waiting = {context.out / "shards" / name: part for name, part in shards.items()}
-        asyncio.run(roll_out_shards(context, agent, ScriptedEngine(reply, codec), waiting, DRAW))
+        waiting = [Shard(1, context.out / "shards" / name, part) for name, part in shards.items()]
+        asyncio.run(roll_out_shards(context, agent, ScriptedEngine(reply, codec), waiting, 1, DRAW))
         return context.out
 
     return run
