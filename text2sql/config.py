@@ -209,6 +209,7 @@ class GRPOSettings(Section):
     prompts_per_step: int = Field(256, ge=1)
     group_size: int = Field(5, ge=2)
     learning_rate: float = Field(1e-6, gt=0)
+    scheduler: Literal["cosine", "linear", "constant"] = "constant"
     temperature: float = Field(1.0, gt=0)
     kl_coefficient: float = Field(0.0, ge=0)
     clip_low: float = Field(0.2, gt=0)

@@ -8,8 +8,8 @@ Departures from the paper's set-up (verl 0.4.1 with SGLang, section 6 of the not
    no KL term) changes nothing, not even by the optimizer's momentum.
 
 As in the paper: advantages normalised within the group, ratio clipping, token-mean loss over the model's own tokens of
-the step, one update per batch, constant learning rate. The KL term, when it is on, acts on every rewarded sample, those
-of flat groups included.
+the step, one update per batch, constant learning rate (`grpo.scheduler` can let it fall). The KL term, when it is on,
+acts on every rewarded sample, those of flat groups included.
 """
 
 import time
@@ -109,7 +109,7 @@ def _arguments(settings: GRPOSettings, seed: int, work: Path) -> GRPOConfig:
         num_train_epochs=1,  # the plan lays all steps out in one list
         shuffle_dataset=False,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant",
+        lr_scheduler_type=settings.scheduler,
         weight_decay=0.0,
         temperature=settings.temperature,
         beta=settings.kl_coefficient,

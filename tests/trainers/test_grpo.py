@@ -111,6 +111,18 @@ def test_metrics_of_a_step(tiny_policy, tmp_path):
     assert all(math.isfinite(value) for step in metrics.values() for value in step.values())
 
 
+def test_learning_rate_stays_unless_the_profile_lets_it_fall(tiny_policy, tmp_path):
+    """Constant as published; `scheduler: linear` lets it fall to zero, which small batches need to settle."""
+    for scheduler, expected in (("constant", [1, 1, 1, 1]), ("linear", [1, 0.75, 0.5, 0.25])):
+        (tmp_path / scheduler).mkdir()
+        changed = SETTINGS.model_copy(update={"scheduler": scheduler})
+
+        _, metrics = train(tiny_policy, tmp_path / scheduler, Toy(), changed)
+
+        rates = [metrics[step]["learning_rate"] / SETTINGS.learning_rate for step in (1, 2, 3, 4)]
+        assert rates == pytest.approx(expected)
+
+
 def test_trainer_and_engine_agree_on_the_sampled_tokens(tiny_policy, tmp_path):
     """
     At every step the trainer gives the sampled tokens the log-probabilities that the engine drew them with: the engine
