@@ -14,7 +14,7 @@ from agents.mtsql.environment import Environment
 from agents.mtsql.memory import HistoryMemory
 from agents.mtsql.scripted import scripted_episode
 from stages.context import StageContext
-from stages.policies import Script, replay_all, short_answer, train
+from stages.policies import BOOTSTRAP_ROWS, Script, replay_all, short_answer, train
 from stages.pools import bootstrap_items
 from stages.sampling import short_horizon, some_items
 from text2sql.chat import ChatCodec
@@ -24,14 +24,15 @@ from text2sql.executor import Executor
 from text2sql.policy import resolve_policy
 from text2sql.schema import read_schema, text_values
 from text2sql.trajectory import Trajectory, write_trajectories
-from trainers.rows import TrainingRow, row_for_reading, row_from_trajectory
+from trainers.rows import TrainingRow, row_for_reading, row_from_trajectory, write_rows
 from trainers.scratch import make_scratch_policy, value_words
 
 
 def make_base_policy(context: StageContext) -> dict[str, Any]:
     """
     A model by name is checked and referred to. A scratch model is made, learns to read dialogues (language modelling
-    of whole ones) and then the protocol (masked SFT on scripted episodes); BootstrapSettings says how long.
+    of whole ones) and then the protocol (masked SFT on scripted episodes, reading on meanwhile, or it would forget);
+    BootstrapSettings says how long. What it was taught is kept for `sft.replay` and for the control of the warm start.
     """
     settings = context.profile.model
     if settings.init == "pretrained":
@@ -71,16 +72,22 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     }
     context.say(f"base_policy: {', '.join(f'{value} {key}' for key, value in facts.items())}")
     b, limit = bootstrap, settings.max_positions
-    reading = _sft(b.dialogue_epochs, b.dialogue_learning_rate, b.dialogue_batch_size, limit)
-    speaking = _sft(b.epochs, b.learning_rate, b.batch_size, limit)
+    reading = [reading_row(script, trajectory, codec, b.other_tokens) for script, trajectory in read]
     if not (reader / "policy.json").is_file():
-        rows = [reading_row(script, trajectory, codec, b.other_tokens) for script, trajectory in read]
-        facts.update(train(context, rows, str(scratch), reading, name="reader"))
-    rows = [row_from_trajectory(trajectory, script.mistaken) for script, trajectory in kept]
-    facts.update(train(context, rows, str(reader), speaking))
+        phase = _sft(b.dialogue_epochs, b.dialogue_learning_rate, b.dialogue_batch_size, limit)
+        facts.update(train(context, reading, str(scratch), phase, name="reader"))
+    speaking = [row_from_trajectory(trajectory, script.mistaken) for script, trajectory in kept]
+    rows = [*named("dialogue", reading), *named("episode", speaking)]
+    facts.update(train(context, rows, str(reader), _sft(b.epochs, b.learning_rate, b.batch_size, limit)))
+    write_rows(rows, context.out / BOOTSTRAP_ROWS)
     for folder in (scratch, reader):
         shutil.rmtree(folder)
     return facts
+
+
+def named(kind: str, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+    """The rows under names that no other kind has: an item is read, and answered at both horizons."""
+    return [replace(row, row_id=f"{kind} {number}: {row.row_id}") for number, row in enumerate(rows)]
 
 
 def spoken_values(texts: Sequence[str], items: Sequence[Item], context: StageContext) -> list[str]:

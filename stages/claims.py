@@ -103,7 +103,7 @@ _grpo = [
 
 CONTROLS = "Over the controls"
 _controls = [
-    Claim("warm-start-control", CONTROLS, "The warm start gains over as much more training on the base's own episodes.",
+    Claim("warm-start-control", CONTROLS, "The warm start gains over as much more training on the base's own data.",
           _gain("round_3", "control_sft"), 1, None, _OPEN),
     Claim("warm-start-control-interactions", CONTROLS, "The warm start gains over that control in whole interactions.",
           _gain("round_3", "control_sft", "interaction_ex"), 1, None, _OPEN),

@@ -2,7 +2,7 @@
 The controls: policies that were trained as long as another one, without what that one adds. A gain counts only over its
 control (docs/decisions/0009 has how both are counted).
 
-    control/sft_policy    of the warm start: more SFT on the base policy's own episodes
+    control/sft_policy    of the warm start: more of the base policy's own bootstrap
     control/grpo_policy   of GRPO: SFT on the right attempts at the same items
 """
 
@@ -11,11 +11,10 @@ from typing import Any
 import polars as pl
 
 from stages.context import StageContext
-from stages.policies import carry_over, train
+from stages.policies import BOOTSTRAP_ROWS, carry_over, train
 from stages.sampling import sampled
-from text2sql.trajectory import read_trajectories
 from trainers.budgets import rows_for_budget
-from trainers.rows import TrainingRow, row_from_trajectory
+from trainers.rows import TrainingRow, read_rows, row_from_trajectory
 
 READ_OR_GENERATED = 1 / 3
 """Of what a trained token costs: a forward pass, where training adds a backward pass, which costs two."""
@@ -23,7 +22,7 @@ READ_OR_GENERATED = 1 / 3
 
 def make_sft_control(context: StageContext) -> dict[str, Any]:
     """
-    From the base policy, SFT on its own long-horizon episodes, their planted mistakes left out as in the bootstrap, for
+    From the base policy, more of its bootstrap (dialogues and scripted episodes, their planted mistakes left out) for
     as many optimizer steps as all rounds took together and as nearly as many trained tokens as whole rows allow.
     """
     rounds = [artifact.metrics for role, artifact in context.inputs.items() if role.startswith("round_")]
@@ -32,13 +31,8 @@ def make_sft_control(context: StageContext) -> dict[str, Any]:
     if steps == 0:
         return carry_over(context, "no round was trained")
     settings = context.profile.sft
-    episodes = [
-        row_from_trajectory(one, one.details["mistaken"])
-        for one in read_trajectories(context.path("policy", "episodes.jsonl"))
-        if one.details["horizon"] == "long"
-    ]
     rows = rows_for_budget(
-        _trainable(episodes, settings.max_tokens),
+        _trainable(read_rows(context.path("policy", BOOTSTRAP_ROWS)), settings.max_tokens),
         steps=steps,
         tokens=tokens,
         rows_per_step=settings.batch_size * settings.gradient_accumulation,
@@ -50,7 +44,7 @@ def make_sft_control(context: StageContext) -> dict[str, Any]:
         "carried_over": 0,
         "rounds_steps": steps,
         "rounds_trained_tokens": tokens,
-        "episodes": len({row.row_id for row in rows}),
+        "rows_of_bootstrap": len({row.row_id for row in rows}),
         **metrics,
     }
 

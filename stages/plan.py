@@ -303,7 +303,7 @@ def _control_stages(rounds: int) -> list[Stage]:
             ("sft", "seed"),
             needs_model=True,
             kinds=("pytorch", "huggingface"),
-            description="Control of the warm start: as much more SFT of the base policy on its own episodes.",
+            description="Control of the warm start: as much more of the base policy's own bootstrap.",
         ),
         Stage(
             "control/grpo_policy",

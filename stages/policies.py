@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,9 @@ from text2sql.engines.base import Engine
 from text2sql.errors import TrajectoryError
 from text2sql.rollout import rollout
 from text2sql.trajectory import Trajectory, read_trajectories
-from trainers.rows import TrainingRow, row_from_trajectory
+from trainers.rows import TrainingRow, read_rows, row_from_trajectory
+
+BOOTSTRAP_ROWS = "bootstrap.jsonl"  # in the artifact of a scratch base policy
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ async def replay_all(scripts: Sequence[Script], agents: dict[str, MtsqlAgent]) -
 def make_round_policy(context: StageContext) -> dict[str, Any]:
     """
     Algorithm 1, S3: SFT on all trajectories selected so far, from the policy of the round before (or from the base
-    policy, by `sft.start_from`). A round that kept nothing new carries its policy over and says so.
+    policy, by `sft.start_from`), with rows of the bootstrap among them where `sft.replay` asks for it. A round that kept
+    nothing new carries its policy over and says so.
     """
     new = sum(1 for _ in read_trajectories(context.path("selected", "new.jsonl")))
     if new == 0:
@@ -66,8 +70,18 @@ def make_round_policy(context: StageContext) -> dict[str, Any]:
     trajectories = list(read_trajectories(context.path("selected", "trajectories.jsonl")))
     settings = context.profile.sft
     start = context.policy("base" if settings.start_from == "base" else "policy")
-    metrics = train(context, [row_from_trajectory(one) for one in trajectories], start, settings)
-    return {"carried_over": 0, "new_trajectories": new, **metrics}
+    rows = [row_from_trajectory(one) for one in trajectories]
+    again = replayed(context, round(settings.replay * len(rows)))
+    metrics = train(context, [*rows, *again], start, settings)
+    return {"carried_over": 0, "new_trajectories": new, "replayed": len(again), **metrics}
+
+
+def replayed(context: StageContext, count: int) -> list[TrainingRow]:
+    """So many rows of the bootstrap, all of them where it has no more."""
+    if not count:
+        return []
+    rows = read_rows(context.path("base", BOOTSTRAP_ROWS))
+    return random.Random(f"{context.profile.seed}/{context.key}").sample(rows, min(count, len(rows)))
 
 
 def carry_over(context: StageContext, reason: str) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class BenchmarkSettings(Section):
 class BootstrapSettings(Section):
     """
     Training of a scratch policy on part of train, the stand-in for pretraining. First language modelling of whole
-    dialogues (every token counts), so that it reads questions and writes SQL; then masked SFT on scripted episodes of
-    `items` turns (all when left out), so that it knows the protocol.
+    dialogues, so that it reads questions and writes SQL; then the same dialogues together with scripted episodes of
+    `items` turns (all when left out; masked SFT), so that it knows the protocol.
     """
 
     share_of_train: float = Field(0.35, gt=0.0, le=1.0, description="share of the train dialogues that it may see")
@@ -181,6 +181,9 @@ class SFTSettings(Section):
     """Masked supervised fine-tuning (TRL). `start_from`: the previous round's policy, or the base policy each time."""
 
     start_from: Literal["previous", "base"] = "previous"
+    replay: float = Field(
+        0.0, ge=0, description="rows of a scratch policy's bootstrap that a round trains again, per selected trajectory"
+    )
     epochs: float = Field(2.0, gt=0)
     learning_rate: float = Field(5e-6, gt=0)
     scheduler: Literal["cosine", "linear", "constant"] = "cosine"
@@ -312,9 +315,11 @@ class Profile(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
 
     @model_validator(mode="after")
-    def _evaluation_fits(self) -> "Profile":
+    def _settings_fit(self) -> "Profile":
         if not set(self.evaluation.tools or ()) <= set(self.agent.tools):
             raise ValueError("evaluation.tools can only leave out some of agent.tools")
+        if self.sft.replay and self.model.init == "pretrained":
+            raise ValueError("sft.replay trains rows of the bootstrap again, and a pretrained policy has none")
         if "dev_phrasing" in self.evaluation.splits and self.benchmark.name != "demo":
             raise ValueError("evaluation.splits names dev_phrasing, which only benchmark demo has")
         return self

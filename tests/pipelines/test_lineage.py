@@ -21,6 +21,7 @@ import pytest
 from stages.plan import Plan
 from text2sql.config import REPOSITORY, Settings, load_profile
 from text2sql.trajectory import read_trajectories
+from trainers.rows import read_rows
 
 pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "pipelines", "run", "smoke"]
@@ -157,6 +158,16 @@ def test_the_base_policys_episodes_say_what_is_not_to_be_learnt(lineage: Lineage
     assert {"long", "short"} == {one.details["horizon"] for one in episodes}
     assert any(mistaken)
     assert not any(one.details["mistaken"] for one in episodes if one.details["horizon"] == "short")
+
+
+def test_the_base_policy_keeps_the_rows_it_was_taught(lineage: Lineage):
+    """Dialogues and episodes, each under a name of its own: what rounds replay and what the control goes on with."""
+    artifact = lineage.plan.find("base_policy")
+    assert artifact is not None
+    names = [row.row_id for row in read_rows(artifact.path / "bootstrap.jsonl")]
+
+    assert artifact.metrics["rows"] == len(set(names)) == len(names)
+    assert {"dialogue", "episode"} == {name.partition(" ")[0] for name in names}
 
 
 def test_the_controls_take_as_long_as_what_they_control(lineage: Lineage):

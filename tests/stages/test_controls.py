@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 
 from stages.controls import make_grpo_control, make_sft_control
+from stages.policies import BOOTSTRAP_ROWS
 from text2sql.artifacts import Artifact
 from text2sql.policy import check_policy
 from text2sql.trajectory import Segment, write_trajectories
+from trainers.rows import row_from_trajectory, write_rows
 
 GOLD = "SELECT name FROM staff"
 SFT = {"epochs": 3.0, "learning_rate": 1e-3, "batch_size": 2, "gradient_accumulation": 1, "max_tokens": 100}
@@ -36,18 +38,18 @@ def with_metrics(context, **metrics: dict[str, Any]):
 @pytest.fixture
 def sft_control(make_context, dialogue, episode, policy: Path, tmp_path: Path):
     """
-    `sft_control(**rounds)`: the context of the stage, where the base policy has 20 long-horizon episodes whose first
-    message of six is a planted mistake and whose second one has four tokens, and as many short ones.
+    `sft_control(**rounds)`: the context of the stage, where the base policy was taught 20 rows of four trained tokens and
+    as many of 50.
     """
 
     def make(**rounds: dict[str, Any]):
         items = dialogue("t/0", "train", *[GOLD] * 20)
-        long = [spoken(episode(item, 0, GOLD), 6, 4, horizon="long", mistaken=[0]) for item in items]
-        short = [spoken(episode(item, 1, GOLD), 50, horizon="short", mistaken=[]) for item in items]
+        small = [row_from_trajectory(spoken(episode(item, 0, GOLD), 6, 4), left_out=[0]) for item in items]
+        large = [row_from_trajectory(spoken(episode(item, 1, GOLD), 50)) for item in items]
         base = tmp_path / "base"
         base.mkdir()
         (base / "policy").symlink_to(policy / "policy")
-        write_trajectories([*long, *short], base / "episodes.jsonl")
+        write_rows([*small, *large], base / BOOTSTRAP_ROWS)
         return with_metrics(make_context("control/sft_policy", items, {"sft": SFT}, policy=base), **rounds)
 
     return make
@@ -88,8 +90,8 @@ def carried_over(context, metrics: dict[str, Any]) -> str:
 @pytest.mark.slow
 def test_the_sft_control_takes_the_steps_and_the_trained_tokens_of_all_rounds(sft_control):
     """
-    Long-horizon episodes alone, with the rounds' batch size; of an episode only the message that is no planted mistake
-    is trained, four tokens. A round that carried its policy over took nothing.
+    Rows of the bootstrap in the rounds' batch size, the longest left out to come as near. A round that carried its
+    policy over took nothing.
     """
     context = sft_control(
         round_1={"steps": 7, "trained_tokens": 52},
