@@ -8,9 +8,10 @@ schema, parse both queries, compare. EX: split both texts with sqlparse, open th
 orders of columns. Rewards: the authors' score with those two. It reads SQL with this project's own quick reader where
 the official one uses NLTK, so for EM it flatters the baseline.
 
-Rewards, "each once": so many rounds of the trajectories, respelt in each round (another number of blanks after SELECT),
-so that no text comes twice and nothing that was kept can help. "Each so many times": samples that say the same, as GRPO
-groups have them. `paper` takes stored events, as GRPO does; its loop is the authors' score too.
+Rewards, "each once": so many rounds of the trajectories, the model's text respelt in each round (another number of blanks
+after SELECT), so that no solution comes twice and nothing that was kept of one helps another. Golds stay as they are: in
+every use a gold belongs to an item, comes with each sample of it, and is kept. "Each so many times": samples that say the
+same, as GRPO groups have them. `paper` takes stored events, as GRPO does; its loop is the authors' score too.
 
 Left out on both sides: pairs with one query that multiplies two tables (483 million rows, some ten seconds); there the
 deadline decides, not the program.
@@ -81,9 +82,9 @@ class Data:
         self.trajectories = [json.loads(line) for line in lines]
 
     def respelt(self, times: int) -> list[Pair]:
-        """The trajectories so many times, no text twice."""
+        """The trajectories so many times, no solution twice; golds as they are."""
         return [
-            {key: _respelt(row[key], number) for key in ("solution", "ground_truth")}
+            {**row, "solution": _respelt(row["solution"], number)}
             for number in range(times)
             for row in self.trajectories
         ]
@@ -191,7 +192,8 @@ def our_schema(data: Data, db_id: str) -> EvaluatorSchema:
 
 def our_ex(scorer: Scorer, pairs: Sequence[Pair]) -> None:
     def batch(some: Sequence[Pair]) -> None:
-        scorer.run_ahead((pair["db_id"], pair["gold"], pair["pred"]) for pair in some)
+        queries = [query for pair in some for query in scorer.queries(pair["db_id"], pair["gold"], pair["pred"])]
+        scorer.executor.start_many(queries).finish()
         for pair in some:
             scorer.execution_match(pair["db_id"], pair["gold"], pair["pred"])
 

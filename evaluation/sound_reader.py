@@ -144,10 +144,14 @@ class Reader:
     def meant(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         """The node without parentheses and own alias; for a column alias, the expression that it names."""
         node = _bare(node)
+        named: list[exp.Expr] = []
         while isinstance(node, exp.Column) and not node.is_star:
             found = scope.resolve(node)
             if not isinstance(found, exp.Expr):
                 break
+            if found in named:  # SELECT x AS x, where no table has an x
+                raise UnsupportedError(f"alias {node.name} that names itself")
+            named.append(found)
             node = _bare(found)
         return node
 

@@ -28,10 +28,10 @@ from typing import Literal
 from evaluation.execution_match import (
     GOLD_LIMITS,
     ExecutionVerdict,
+    asked_for,
     execution_match,
     official_prediction,
     official_text,
-    run_ahead,
 )
 from evaluation.neighbours import COUNT, RULES, Neighbours
 from evaluation.query_focus import read_focus
@@ -100,7 +100,7 @@ class Suite:
         if ex is not True or not pred:
             return SuiteVerdict(None if ex is None else False, "ex_null" if ex is None else "ex_wrong", says)
         paths = self._of(schema).write(read_focus(official_text(gold), pred, schema))
-        run_ahead([(gold, pred, paths)], self.executor, gold_limits=self.gold_limits)
+        self.executor.start_many(asked_for(gold, pred, paths, gold_limits=self.gold_limits)).finish()
         left_out = 0
         for number, path in enumerate(paths, start=1):
             found = self._judge(gold, pred, path, keep_distinct)

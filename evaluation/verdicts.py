@@ -19,13 +19,12 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,16 +33,16 @@ from evaluation.exact_match import EvaluatorSchema, ExactMatch, exact_match, loa
 from evaluation.execution_match import (
     GOLD_LIMITS,
     ExecutionVerdict,
+    asked_for,
     execution_match,
     official_prediction,
     official_text,
-    run_ahead,
 )
 from evaluation.sound import exact_match_sound
 from evaluation.suite import Suite
 from text2sql.datasets import read_tables
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
-from text2sql.executor import Execution, Executor, Limits, check_sqlite_file, is_sqlite_file
+from text2sql.executor import Execution, Executor, Limits, Query, check_sqlite_file, is_sqlite_file
 from text2sql.schema import Schema, read_schema
 
 # Of the rules that verdicts follow (evaluation.report.RULES names them). It is part of the fingerprint of every stage that
@@ -112,17 +111,13 @@ class Scorer:
         """The same verdict as far as rewards need it, at half the cost. Raises as `verdict`."""
         return _kept(self._outcomes, (db_id, gold, pred or ""), self._outcome)
 
-    def run_ahead(self, pairs: Iterable[tuple[str, str, str | None]], *, replace_value: bool = True) -> None:
-        """
-        Executes the queries of (db_id, gold, prediction) together, so that judging them one by one is several times as
-        fast; worth it for batches of tens to hundreds. What cannot be executed is left for the judging to report.
-        """
-        known = []
-        for db_id, gold, pred in pairs:
-            with suppress(DatabaseError):
-                known.append((gold, pred or "", self.databases(db_id)))
-        with suppress(DatabaseError, InfrastructureError):
-            run_ahead(known, self.executor, replace_value=replace_value, gold_limits=self.gold_limits)
+    def queries(self, db_id: str, gold: str, pred: str | None, *, replace_value: bool = True) -> list[Query]:
+        """What judging a pair asks the executor for; nothing where there is no database, which judging reports."""
+        try:
+            databases = self.databases(db_id)
+        except DatabaseError:
+            return []
+        return asked_for(gold, pred or "", databases, replace_value=replace_value, gold_limits=self.gold_limits)
 
     def ahead(
         self,
@@ -134,21 +129,9 @@ class Scorer:
         """
         `things` in their order, for a caller that judges one after the other: the queries of the next batches run
         meanwhile, those of a thing when it is given out have run. `pair` is what will be judged of a thing: (db_id,
-        gold, prediction). Verdicts are what they are without it; only a query that runs out of time costs twice.
+        gold, prediction). Verdicts are what they are without it.
         """
-        remaining = iter(things)
-        threads = max(1, self.executor.workers - 1)  # one worker is left for what judging asks for besides
-        running: deque[tuple[list[T], Future[None]]] = deque()
-        with ThreadPoolExecutor(threads) as pool:
-            while True:
-                while len(running) <= threads and (batch := list(islice(remaining, BATCH))):
-                    pairs = [pair(thing) for thing in batch]
-                    running.append((batch, pool.submit(self.run_ahead, pairs, replace_value=replace_value)))
-                if not running:
-                    return
-                batch, ran = running.popleft()
-                ran.result()
-                yield from batch
+        return self.executor.ahead(things, lambda thing: self.queries(*pair(thing), replace_value=replace_value))
 
     def execution_match(
         self, db_id: str, gold: str, pred: str, *, keep_distinct: bool = False, replace_value: bool = True
@@ -331,7 +314,8 @@ def judge_pairs(
         return dict(zip(SUITE_KEYS, values, strict=True))
 
     def judge_batch(batch: Sequence[Pair]) -> list[dict[str, Any]]:
-        scorer.run_ahead((pair.db_id, pair.gold, pair.pred) for pair in batch)
+        queries = [query for pair in batch for query in scorer.queries(pair.db_id, pair.gold, pair.pred)]
+        scorer.executor.start_many(queries).finish()
         return [judge(pair) for pair in batch]
 
     batches = [pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH)]

@@ -50,7 +50,7 @@ _ANSWER = re.compile(r"<answer_sql>(.*?)</answer_sql>", re.DOTALL)
 _THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _CALL_ANY_CASE = re.compile(_CALL.pattern, re.DOTALL | re.IGNORECASE)
-_REPLY = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL | re.IGNORECASE)
+_REPLY = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL | re.IGNORECASE)
 _VERDICT = re.compile(r"<exec_verify>\s*(pass|no_pass)\s*</exec_verify>", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(r",\s*([}\]])")
 _ERROR_PHRASES = ("no such table", "no such column", "ambiguous column name", "syntax error")
@@ -156,12 +156,10 @@ def clause_equality(gold: str, pred: str, schema: EvaluatorSchema) -> float:
 
 @lru_cache(maxsize=32_768)
 def _exact_match(gold: str, pred: str, schema: EvaluatorSchema) -> bool:
-    expected = _parse(gold, schema)
-    if expected is None:
+    if _parse(gold, schema) is None:
         return False
     try:
-        gold_query = normalise(_limits_as_presence(expected), schema.representatives)
-        query = normalise(_limits_as_presence(_parse(pred, schema) or UNREAD), schema.representatives)
+        gold_query, query = _compared(gold, schema), _compared(pred, schema)
         if gold_query == query and _is_plain(query):
             return True
         return verdict(gold_query, query, partial_scores(gold_query, query))
@@ -181,6 +179,12 @@ def _parse(sql: str, schema: EvaluatorSchema) -> Query | None:
         return parse(sql, schema.columns, keep_limit=True)
     except UnreadableError:
         return None
+
+
+@lru_cache(maxsize=32_768)
+def _compared(sql: str, schema: EvaluatorSchema) -> Query:
+    """What exact match compares of a query. Raises EvaluatorRaisesError."""
+    return normalise(_limits_as_presence(_parse(sql, schema) or UNREAD), schema.representatives)
 
 
 def _limits_as_presence(query: Query) -> Query:

@@ -21,10 +21,8 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +31,13 @@ from agents.mtsql.authors_code import authors_score, decoded_text, split_ground_
 from agents.mtsql.authors_code import final_sql as authors_final_sql
 from agents.mtsql.authors_text import read_messages, rebuild_events
 from agents.mtsql.rewards import PARTS, Reward, final_sql, reward
-from evaluation.execution_match import official_prediction, official_text
 from evaluation.verdicts import Scorer
 from text2sql.config import RewardSettings
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
-from text2sql.executor import Execution, Executor, Limits
+from text2sql.executor import Executor, Limits, Query
 from text2sql.trajectory import Trajectory
 
-CHUNK = 48  # lines whose SQL is sent to the database together, while the lines before them are scored
-
 Output = dict[str, Any]
-Query = tuple[str, Path | str]
-Ahead = dict[tuple[str, Path | str, Limits], Execution]
 
 
 @dataclass(frozen=True)
@@ -106,75 +99,20 @@ def _own(value: dict[str, Any], number: int) -> Episode:
     return Episode(number, trajectory.db_id, gold, decoded_text(trajectory.segments), trajectory=trajectory)
 
 
-class ReadAheadExecutor(Executor):
-    """
-    An executor that is told what will be asked, so that many statements go to a worker in one message. What was run
-    ahead is given out without a look at the database file, which must not change meanwhile.
-    """
-
-    ahead: Ahead
-
-    def __init__(self, limits: Limits | None = None, workers: int = 2) -> None:
-        super().__init__(limits, workers)
-        self.ahead = {}
-
-    def run(self, queries: Iterable[Query], limits: Limits) -> Ahead:
-        """Results of `queries`, for `ahead`."""
-        fresh = list(dict.fromkeys(queries))
-        executions = self.execute_many(fresh, limits=limits)
-        return {(*query, limits): execution for query, execution in zip(fresh, executions, strict=True)}
-
-    def execute(self, sql: str, database: Path | str, *, limits: Limits | None = None) -> Execution:
-        known = self.ahead.get((sql, database, limits or self.limits))
-        return known or super().execute(sql, database, limits=limits)
-
-
-def score_episodes(
-    episodes: Iterable[Episode], scorer: Scorer, executor: ReadAheadExecutor, variant: str
-) -> Iterator[Output]:
-    """
-    The output objects, in order. While one chunk is scored, the database already works on the next. `executor` is the
-    scorer's own.
-    """
+def score_episodes(episodes: Iterable[Episode], scorer: Scorer, variant: str) -> Iterator[Output]:
+    """The output objects, in order. While some episodes are scored, the database already works on the next."""
     score = _paper_output if variant == "paper" else _authors_output
-    remaining = iter(episodes)
-
-    def start(threads: ThreadPoolExecutor) -> tuple[list[Episode], list[Future[Ahead]]]:
-        chunk = list(islice(remaining, CHUNK))
-        share = -(-len(chunk) // executor.workers) or 1
-        parts = [chunk[first : first + share] for first in range(0, len(chunk), share)]
-        return chunk, [threads.submit(_run_ahead, part, scorer, executor, variant) for part in parts]
-
-    with ThreadPoolExecutor(executor.workers) as threads:
-        chunk, running = start(threads)
-        while chunk:
-            executor.ahead = {query: found for part in running for query, found in part.result().items()}
-            following = start(threads)
-            for episode in chunk:
-                yield _guarded(score, episode, scorer)
-            chunk, running = following
+    for episode in scorer.executor.ahead(episodes, lambda episode: _queries(episode, scorer, variant)):
+        yield _guarded(score, episode, scorer)
 
 
-def _run_ahead(episodes: list[Episode], scorer: Scorer, executor: ReadAheadExecutor, variant: str) -> Ahead:
-    """Run what scoring will ask for. A failure is no matter here: it shows again when the line is scored."""
-    golds: list[Query] = []
-    predictions: list[Query] = []
-    for episode in episodes:
-        try:
-            database = scorer.database(episode.db_id)
-            scorer.schema(episode.db_id)
-        except DatabaseError:
-            continue
-        golds.append((official_text(episode.gold), database))
-        final = episode.final if variant == "paper" else authors_final_sql(episode.solution)
-        if final and (text := official_prediction(final, replace_value=variant == "paper")) != golds[-1][0]:
-            predictions.append((text, database))
-        predictions.extend((sql, database) for sql in episode.executed)
-    try:
-        ahead = executor.run(golds, scorer.gold_limits)
-        return {**ahead, **executor.run(predictions, executor.limits)}
-    except (DatabaseError, InfrastructureError):
-        return {}
+def _queries(episode: Episode, scorer: Scorer, variant: str) -> list[Query]:
+    """What scoring asks the executor for."""
+    final = episode.final if variant == "paper" else authors_final_sql(episode.solution)
+    queries = scorer.queries(episode.db_id, episode.gold, final, replace_value=variant == "paper")
+    if queries and episode.executed:
+        queries += [(sql, scorer.database(episode.db_id), None) for sql in episode.executed]
+    return queries
 
 
 def _guarded(score: Callable[[Episode, Scorer], Output], episode: Episode, scorer: Scorer) -> Output:
@@ -222,10 +160,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run queries")
     arguments = parser.parse_args()
     try:
-        with ReadAheadExecutor(Limits(timeout_seconds=arguments.timeout), workers=arguments.workers) as executor:
+        with Executor(Limits(timeout_seconds=arguments.timeout), workers=arguments.workers) as executor:
             scorer = Scorer(arguments.database, arguments.tables, executor)
             episodes = read_episodes(_lines(arguments.trajectories), arguments.variant)
-            counts = _write(score_episodes(episodes, scorer, executor, arguments.variant))
+            counts = _write(score_episodes(episodes, scorer, arguments.variant))
     except (DataError, OSError) as error:
         _say(str(error))
         return 1

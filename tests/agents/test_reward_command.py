@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from agents.mtsql.authors_code import authors_score
 from agents.mtsql.authors_text import read_messages, rebuild_events
-from agents.mtsql.reward_command import ReadAheadExecutor, read_episodes, score_episodes
+from agents.mtsql.reward_command import read_episodes, score_episodes
 from agents.mtsql.rewards import PARTS
 from evaluation.verdicts import Scorer
+from text2sql.executor import Executor
 from text2sql.trajectory import Segment, Trajectory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -58,18 +59,18 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[ReadAheadExecutor]:
-    with ReadAheadExecutor(workers=2) as pool:
+def executor() -> Iterator[Executor]:
+    with Executor(workers=2) as pool:
         yield pool
 
 
 @pytest.fixture(scope="module")
-def scorer(database_root: Path, executor: ReadAheadExecutor, tables: Path) -> Scorer:
+def scorer(database_root: Path, executor: Executor, tables: Path) -> Scorer:
     return Scorer(database_root, tables, executor)
 
 
 def score(rows: list[dict], scorer: Scorer, variant: str = "paper") -> list[dict]:
-    return list(score_episodes(read_episodes(map(json.dumps, rows), variant), scorer, scorer.executor, variant))
+    return list(score_episodes(read_episodes(map(json.dumps, rows), variant), scorer, variant))
 
 
 def text_row(solution: str, gold: str = GOLD) -> dict:

@@ -171,6 +171,22 @@ def test_arbitrary_text(pred, start, concerts: EvaluatorSchema):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT x AS x FROM singer",
+        'SELECT "x" AS x FROM singer WHERE x = 1',
+        "SELECT x AS y , y AS x FROM singer ORDER BY x",
+        "SELECT x + 1 AS x FROM singer GROUP BY x",
+        "SELECT age FROM (SELECT x AS x FROM singer) AS T1 WHERE x = 1",
+    ],
+)
+def test_aliases_that_name_each_other(text, concerts: EvaluatorSchema):
+    """An alias of nothing but itself, which a query on columns that are not there has easily, is no endless search."""
+    judge(GOLD, text, concerts)
+    judge(text, GOLD, concerts)
+
+
+@pytest.mark.parametrize(
     ("opening", "middle", "closing"),
     [
         ("SELECT name FROM singer WHERE age IN (", "SELECT age FROM singer", ")"),

@@ -5,7 +5,7 @@ Runs SQL on benchmark databases: read-only, within limits, in worker processes. 
 """
 
 from text2sql.executor.files import check_sqlite_file, is_sqlite_file
-from text2sql.executor.pool import Executor
+from text2sql.executor.pool import Executor, Query, Started
 from text2sql.executor.render import render_result
 from text2sql.executor.result import Execution, Limits, Row, Status
 
@@ -13,7 +13,9 @@ __all__ = [
     "Execution",
     "Executor",
     "Limits",
+    "Query",
     "Row",
+    "Started",
     "Status",
     "check_sqlite_file",
     "is_sqlite_file",

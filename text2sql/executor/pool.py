@@ -19,13 +19,15 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from text2sql.errors import DatabaseError, InfrastructureError
 from text2sql.executor.backend import backend_name, shown
@@ -36,8 +38,12 @@ from text2sql.executor.result import Answer, Channel, Execution, Job, Limits, st
 GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is killed
 START_SECONDS = 60
 TRIES = 3
+BATCH = 32  # things whose statements go to a worker together
 CLOSED = "The executor is closed; make a new one."
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+T = TypeVar("T")
+Query = tuple[str, Path | str, Limits | None]  # SQL, database, limits (None: the executor's own)
 
 
 class WorkerLostError(Exception):
@@ -62,6 +68,7 @@ class Executor:
     def _start_afresh(self) -> None:
         self._process_id = os.getpid()
         self._cache, self._cache_apart = (AnswerCache(self._cache_bytes // 2) for _ in range(2))
+        self._timeouts: dict[Job, Execution] = {}
         self._pool = _Pool(self.workers)
         self._threads: ThreadPoolExecutor | None = None
         self._threads_lock = threading.Lock()
@@ -73,15 +80,15 @@ class Executor:
         answered, at most the time-out plus a second once a worker is free.
         """
         job = self._job(sql, database, limits or self.limits)
-        return self._cache_of(job).get(job) or self._run([job])[0]
+        return self._cache_of(job).get(job) or self._timeouts.pop(job, None) or self._run([job])[0]
 
     def execute_many(
         self, queries: Sequence[tuple[str, Path | str]], *, limits: Limits | None = None
     ) -> list[Execution]:
         """The same for many statements, in their order, by one worker and with one message to it."""
         limits = limits or self.limits
-        blank = {database: self._job("", database, limits) for _, database in queries}  # one look at each file
-        jobs = [blank[database]._replace(sql=sql) for sql, database in queries]
+        versions = {database: self._version(database) for _, database in queries}  # one look at each file
+        jobs = [Job(str(database), versions[database], sql, limits) for sql, database in queries]
         known = [self._cache_of(job).get(job) for job in jobs]
         fresh = iter(self._run(list(dict.fromkeys(job for job, found in zip(jobs, known, strict=True) if not found))))
         ran: dict[Job, Execution] = {}
@@ -91,6 +98,48 @@ class Executor:
                 found = ran[job] if job in ran else ran.setdefault(job, next(fresh))
             results.append(found)
         return results
+
+    def start_many(self, queries: Iterable[Query]) -> "Started":
+        """
+        Lets a worker begin with many statements and does not wait for it, nor for a worker: without a free one nothing
+        begins before `Started.finish`, after which `execute` has the results at hand (a time-out once: who asks again
+        has it tried anew). Never raises: what cannot be run is left for `execute` to report.
+        """
+        fresh: dict[Job, None] = {}
+        versions: dict[Path | str, tuple[int, ...] | None] = {}  # one look at each file
+        for sql, database, limits in queries:
+            if database not in versions:
+                versions[database] = self._version_if_any(database)
+            version = versions[database]
+            if version is not None:
+                job = Job(str(database), version, sql, limits or self.limits)
+                if not self._cache_of(job).get(job):
+                    fresh[job] = None
+        jobs = list(fresh)
+        return Started(self, jobs, self._pool.start(jobs) if jobs else None)
+
+    def ahead(self, things: Iterable[T], queries: Callable[[T], Iterable[Query]]) -> Iterator[T]:
+        """
+        `things` in their order, for a caller that asks for what `queries` says of each. What it says of a thing has run
+        when the thing is given out; meanwhile the workers run that of those which come next.
+        """
+        remaining = iter(things)
+        running: deque[tuple[list[T], Started]] = deque()
+
+        def start() -> None:
+            while len(running) < self.workers and (batch := list(islice(remaining, BATCH))):
+                running.append((batch, self.start_many(query for thing in batch for query in queries(thing))))
+
+        try:
+            start()
+            while running:
+                batch, started = running.popleft()
+                started.finish()
+                start()
+                yield from batch
+        finally:
+            for _, started in running:
+                started.drop()
 
     async def aexecute(self, sql: str, database: Path | str, *, limits: Limits | None = None) -> Execution:
         """`execute` without blocking the event loop; any number may be in flight."""
@@ -116,10 +165,18 @@ class Executor:
         self.close()
 
     def _job(self, sql: str, database: Path | str, limits: Limits) -> Job:
+        return Job(str(database), self._version(database), sql, limits)
+
+    def _version(self, database: Path | str) -> tuple[int, ...]:
         self._check()
         name = str(database)
-        version = () if backend_name(name) == "postgres" else file_version(name)
-        return Job(name, version, sql, limits)
+        return () if backend_name(name) == "postgres" else file_version(name)
+
+    def _version_if_any(self, database: Path | str) -> tuple[int, ...] | None:
+        try:
+            return self._version(database)
+        except (DatabaseError, InfrastructureError):
+            return None
 
     def _cache_of(self, job: Job) -> AnswerCache:
         own = job.limits is self.limits or job.limits == self.limits  # comparing them costs more than looking
@@ -136,6 +193,15 @@ class Executor:
             self._start_afresh()
         if self._closed:
             raise InfrastructureError(CLOSED)
+
+    def _finish(self, jobs: list[Job], errand: "_Errand | None") -> None:
+        answers = errand.answers() if errand else []
+        ran = {job: self._settle(job, answer) for job, answer in zip(jobs, answers, strict=False) if not answer.failure}
+        left = jobs[len(answers) :]
+        with contextlib.suppress(DatabaseError, InfrastructureError):
+            self._check()
+            ran.update(zip(left, self._run(left), strict=True))
+        self._timeouts = {job: execution for job, execution in ran.items() if execution.status == "timeout"}
 
     def _run(self, jobs: list[Job]) -> list[Execution]:
         """Runs jobs on one worker, which is replaced when it must be killed or was lost."""
@@ -167,62 +233,173 @@ class Executor:
         return execution
 
 
+class Started:
+    """Statements that run while their caller does something else. See `Executor.start_many`."""
+
+    def __init__(self, executor: Executor, jobs: list[Job], errand: "_Errand | None") -> None:
+        self._executor = executor
+        self._jobs = jobs
+        self._errand = errand
+
+    def finish(self) -> None:
+        """
+        Waits until all have run. What was not started, or lost its worker, runs now. Never raises; twice does no harm.
+        A worker keeps each statement's deadline by itself; the time after which it is killed if it does not counts
+        from when its answer is waited for.
+        """
+        jobs, self._jobs = self._jobs, []
+        if jobs:
+            self._executor._finish(jobs, self._errand)
+
+    def drop(self) -> None:
+        """Ends what is under way, for a caller that will not ask for it."""
+        self._jobs = []
+        if self._errand:
+            self._errand.drop()
+
+
 class _Pool:
-    """At most `size` workers at once; idle ones are kept, the one used last first."""
+    """
+    At most `size` workers at once; idle ones are kept, the one used last first. Who needs a worker while errands hold
+    them all reads the answers to one: its caller may be waiting for just that.
+    """
 
     def __init__(self, size: int) -> None:
-        self._slots = threading.BoundedSemaphore(size)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._free = size
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        self._errands: list[_Errand] = []
         self._closed = False
         self._owner = os.getpid()
 
     @contextmanager
     def worker(self) -> Iterator["_Worker"]:
-        with self._slots:
-            worker = self._take()
-            try:
-                yield worker
-            except BaseException:
-                worker.usable = False
-                raise
-            finally:
-                with self._lock:
-                    self._busy.discard(worker)
-                    keep = worker.usable and not self._closed
-                    if keep:
-                        self._idle.append(worker)
-                if not keep:
-                    worker.stop()
+        while errand := self._await_slot():
+            errand.answers()
+        with self.lent(self._take()) as worker:
+            yield worker
 
-    def _take(self) -> "_Worker":
-        worker = None
-        while worker is None:
-            with self._lock:
-                found = self._idle.pop() if self._idle else None
-            worker = found or _Worker()
-            if not worker.alive():  # killed from outside while it was idle
+    def start(self, jobs: list[Job]) -> "_Errand | None":
+        """Sends the jobs to a worker, if one is free."""
+        with self._changed:
+            if not self._free:
+                return None
+            self._free -= 1
+        try:
+            errand = _Errand(self, self._take(), jobs)
+        except (WorkerLostError, InfrastructureError):
+            return None
+        with self._changed:
+            self._errands.append(errand)
+            self._changed.notify_all()  # who waits for a slot can wait for this errand instead
+        return errand
+
+    @contextmanager
+    def lent(self, worker: "_Worker") -> Iterator["_Worker"]:
+        """Takes the worker and its slot back at the end. A worker that is not usable any more is ended."""
+        try:
+            yield worker
+        except BaseException:
+            worker.usable = False
+            raise
+        finally:
+            with self._changed:
+                self._busy.discard(worker)
+                self._errands = [errand for errand in self._errands if errand.worker is not worker]
+                keep = worker.usable and not self._closed
+                if keep:
+                    self._idle.append(worker)
+            if not keep:
                 worker.stop()
-                worker = None
-        with self._lock:
-            if not self._closed:
-                self._busy.add(worker)
-                return worker
-        worker.stop()
-        raise InfrastructureError(CLOSED)
+            self._give_slot_back()
+
+    def owned(self) -> bool:
+        """A forked child must leave its parent's workers alone."""
+        return self._owner == os.getpid()
 
     def close(self) -> None:
-        if self._owner != os.getpid():  # a forked child must leave its parent's workers alone
+        if not self.owned():
             return
-        with self._lock:
+        with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
-            busy = set(self._busy)
+            busy, errands = set(self._busy), self._errands
         for worker in idle:
             worker.stop()
         for worker in busy:  # the thread that waits for it sees it end, and clears up
             worker.kill()
+        for errand in errands:  # nobody may be waiting for it
+            errand.answers()
+
+    def _await_slot(self) -> "_Errand | None":
+        """None with a slot taken, or an errand whose answers must be read before there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._errands)
+            if not self._free:
+                return self._errands[0]
+            self._free -= 1
+            return None
+
+    def _give_slot_back(self) -> None:
+        with self._changed:
+            self._free += 1
+            self._changed.notify()
+
+    def _take(self) -> "_Worker":
+        """A worker for a slot that was taken."""
+        try:
+            worker = None
+            while worker is None:
+                with self._changed:
+                    found = self._idle.pop() if self._idle else None
+                worker = found or _Worker()
+                if not worker.alive():  # killed from outside while it was idle
+                    worker.stop()
+                    worker = None
+            with self._changed:
+                if not self._closed:
+                    self._busy.add(worker)
+                    return worker
+            worker.stop()
+            raise InfrastructureError(CLOSED)
+        except BaseException:
+            self._give_slot_back()
+            raise
+
+
+class _Errand:
+    """Jobs that were sent to a worker, whose answers anybody reads later. Until then it keeps the worker's slot."""
+
+    def __init__(self, pool: _Pool, worker: "_Worker", jobs: list[Job]) -> None:
+        self.worker = worker
+        self._pool = pool
+        self._jobs = jobs
+        self._answers: list[Answer] | None = None
+        self._reading = threading.RLock()  # a signal's handler may close the executor in the midst of reading
+        try:
+            worker.send(jobs)
+        except BaseException:
+            self.drop()
+            raise
+
+    def answers(self) -> list[Answer]:
+        """To the first jobs, in their order: fewer than to all if the worker came to an end."""
+        if not self._pool.owned():
+            return []
+        with self._reading:
+            if self._answers is None:
+                self._answers = []
+                with contextlib.suppress(WorkerLostError), self._pool.lent(self.worker):
+                    self._answers.extend(answer for _, answer in self.worker.answers(self._jobs))
+            return self._answers
+
+    def drop(self) -> None:
+        if self._pool.owned():
+            with self._reading:
+                if self._answers is None:
+                    self.worker.kill()
+            self.answers()
 
 
 class _Worker:
@@ -244,32 +421,31 @@ class _Worker:
             raise InfrastructureError(f"A worker process of the executor cannot start: {error}") from error
         finally:
             theirs.close()
+        ours.settimeout(START_SECONDS)
         self._channel = Channel(ours)
+        self._started = False
         self.usable = True
-        self._await_start()
-
-    def _await_start(self) -> None:
-        """The deadline of a statement must not include the start of its worker, slow on a busy machine."""
-        try:
-            self._channel.receive(START_SECONDS)
-            return
-        except TimeoutError:
-            problem = f"not started within {START_SECONDS} s"
-        except (EOFError, OSError):
-            problem = f"exit status {self._process.wait()} while starting; its own words are on standard error"
-        self.stop()
-        raise WorkerLostError(problem)
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Answer]]:
-        """
-        Answers as they come. Ends early, with the worker unusable, after a job whose deadline passed unanswered.
-        Raises WorkerLostError.
-        """
-        try:
+        """`send` and `answers`."""
+        self.send(jobs)
+        yield from self.answers(jobs)
+
+    def send(self, jobs: list[Job]) -> None:
+        """Returns before they have run. Raises WorkerLostError."""
+        with self._lost_if_broken():
             self._channel.send(pickle.dumps(jobs, protocol=5))
+
+    def answers(self, jobs: list[Job]) -> Iterator[tuple[Job, Answer]]:
+        """
+        To what was sent, as they come. Ends early, with the worker unusable, after a job whose deadline passed
+        unanswered. Raises WorkerLostError.
+        """
+        with self._lost_if_broken():
+            self._await_start()
             for job in jobs:
                 patience = job.limits.timeout_seconds + GRACE_SECONDS
                 try:
@@ -282,8 +458,26 @@ class _Worker:
                 yield job, answer
                 if answer.last:
                     return
+
+    def _await_start(self) -> None:
+        """The deadline of a statement must not include the start of its worker, slow on a busy machine."""
+        if self._started:
+            return
+        try:
+            self._channel.receive(START_SECONDS)
+            self._started = True
+            return
+        except TimeoutError:
+            problem = f"not started within {START_SECONDS} s"
+        except (EOFError, OSError):
+            problem = f"exit status {self._process.wait()} while starting; its own words are on standard error"
+        raise WorkerLostError(problem)
+
+    @contextmanager
+    def _lost_if_broken(self) -> Iterator[None]:
+        try:
+            yield
         except (EOFError, OSError) as error:
-            self.usable = False
             raise WorkerLostError(f"exit status {self._process.poll()}, {type(error).__name__}") from error
 
     def kill(self) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gc
+import itertools
 import os
 import signal
 import socket
@@ -15,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from text2sql.errors import InfrastructureError
-from text2sql.executor import Executor, Limits
+from text2sql.errors import DatabaseError, InfrastructureError
+from text2sql.executor import Execution, Executor, Limits
 from text2sql.executor.result import Channel
 
 MakeDatabase = Callable[..., Path]
@@ -68,6 +70,11 @@ def workers_of_other_tests() -> None:
 
 def workers_of_this_process() -> list[psutil.Process]:
     return list(all_workers() - OTHERS)
+
+
+def timed(call: Callable[[], Execution]) -> tuple[Execution, float]:
+    before = time.monotonic()
+    return call(), time.monotonic() - before
 
 
 def test_endless_recursion_is_a_timeout_and_the_same_worker_goes_on(make_database: MakeDatabase) -> None:
@@ -146,6 +153,172 @@ def test_batch_keeps_its_order_and_survives_a_timeout_in_its_midst(make_database
 
         assert [execution.status for execution in executions] == ["ok", "timeout", "ok", "ok", "error"]
         assert [execution.rows for execution in executions] == [((1,),), (), ((2,),), ((1,),), ()]
+
+
+def test_started_statements_give_what_execute_many_gives(make_database: MakeDatabase) -> None:
+    """Rows, none, errors, repeated and failing statements, each within limits of its own; then they are at hand."""
+    database = make_database("CREATE TABLE t(a); INSERT INTO t VALUES (1), (2), (3)")
+    golds = Limits(timeout_seconds=60)
+    sqls = ["SELECT a FROM t", "SELECT 1 WHERE 0", "SELECT nothing", "SELECT a FROM t", "DROP TABLE t"]
+    with Executor(Limits(max_rows=2), workers=1) as plain, Executor(Limits(max_rows=2), workers=2) as executor:
+        plain.execute("SELECT 1", database)
+        others = set(workers_of_this_process())
+        started = executor.start_many([(sql, database, limits) for sql in sqls for limits in (None, golds)])
+        started.finish()
+        started.finish()
+        (worker,) = set(workers_of_this_process()) - others
+        worker.suspend()
+        for limits in (None, golds):
+            found = [executor.execute(sql, database, limits=limits) for sql in sqls]
+            expected = plain.execute_many([(sql, database) for sql in sqls], limits=limits)
+
+            assert [(one.status, one.rows, one.message) for one in found] == [
+                (one.status, one.rows, one.message) for one in expected
+            ]
+        worker.resume()
+
+
+def test_starting_does_not_wait(make_database: MakeDatabase) -> None:
+    """Neither for the statements, nor for a worker when all are taken: then they run when they are waited for."""
+    database = make_database("CREATE TABLE t(a)")
+    slow = [(f"{ENDLESS} LIMIT {number}", database, None) for number in range(1, 3)]
+    with Executor(Limits(timeout_seconds=1), workers=1) as executor:
+        executor.execute("SELECT 1", database)
+        before = time.monotonic()
+        first = executor.start_many(slow)
+        second = executor.start_many([("SELECT 2", database, None)])
+        took = time.monotonic() - before
+        second.finish()
+        first.finish()
+
+        assert took < 1
+        assert executor.execute("SELECT 2", database).rows == ((2,),)
+        assert executor.execute(slow[0][0], database).status == "timeout"
+
+
+def test_what_was_started_makes_room_for_who_waits_for_a_worker(make_database: MakeDatabase) -> None:
+    """With the one worker at what was started, this thread and others are served, and nothing started is lost."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1) as executor, ThreadPoolExecutor(4) as threads:
+        for turn in range(20):
+            started = executor.start_many([(f"SELECT {turn}, {number}", database, None) for number in range(50)])
+            others = threads.map(lambda n: executor.execute(f"SELECT {n}", database).rows, range(turn, turn + 8))
+            many = executor.execute_many([(f"SELECT 'many', {turn}", database)])
+
+            assert many[0].rows == (("many", turn),)
+            assert list(others) == [((n,),) for n in range(turn, turn + 8)]
+            started.finish()
+            assert executor.execute(f"SELECT {turn}, 49", database).rows == ((turn, 49),)
+        assert len(workers_of_this_process()) == 1
+
+
+def test_time_out_of_what_was_started_is_told_once(make_database: MakeDatabase) -> None:
+    """Who asks for it next does not wait for it again; who asks once more has it tried anew."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(Limits(timeout_seconds=0.5), workers=1) as executor:
+        executor.start_many([(ENDLESS, database, None), ("SELECT 1", database, None)]).finish()
+        first = timed(lambda: executor.execute(ENDLESS, database))
+        second = timed(lambda: executor.execute(ENDLESS, database))
+
+        assert [first[0].status, second[0].status] == ["timeout", "timeout"]
+        assert first[1] < second[1]
+        assert second[1] >= 0.5
+
+
+def test_started_statements_survive_their_worker(make_database: MakeDatabase) -> None:
+    """Killed before, in the midst of and after the work: finish raises nothing, and all can be asked for."""
+    database = make_database(NUMBERS)
+    sqls = ["SELECT 1", "SELECT count(*) FROM a, a b, (SELECT n FROM a LIMIT 50)", "SELECT 2"]
+    with Executor(Limits(timeout_seconds=60), workers=1) as executor:
+        for wait in (0.0, 0.1, 1.0):
+            executor.execute(f"SELECT {wait}", database)
+            started = executor.start_many([(f"{sql} -- {wait}", database, None) for sql in sqls])
+            time.sleep(wait)
+            workers_of_this_process()[0].kill()
+            started.finish()
+
+            found = [executor.execute(f"{sql} -- {wait}", database).rows for sql in sqls]
+            assert found == [((1,),), ((300 * 300 * 50,),), ((2,),)]
+        executor.execute("SELECT 3", database)
+        assert len(workers_of_this_process()) == 1
+
+
+def test_what_cannot_be_started_is_left_for_who_asks(make_database: MakeDatabase, tmp_path: Path) -> None:
+    """A database that is missing does not spoil the others; a closed executor starts nothing. Neither raises here."""
+    database = make_database("CREATE TABLE t(a)")
+    executor = Executor(workers=1)
+    missing = tmp_path / "missing.sqlite"
+    executor.start_many([("SELECT 1", missing, None), ("SELECT 1", database, None)]).finish()
+
+    assert executor.execute("SELECT 1", database).rows == ((1,),)
+    with pytest.raises(DatabaseError, match=r"missing\.sqlite"):
+        executor.execute("SELECT 1", missing)
+    executor.close()
+    executor.start_many([("SELECT 1", database, None)]).finish()
+    with pytest.raises(InfrastructureError, match="closed"):
+        executor.execute("SELECT 1", database)
+
+
+def test_closing_and_dropping_end_what_was_started(make_database: MakeDatabase) -> None:
+    """At once, with no process and no descriptor left, whether or not anybody comes for the results."""
+    database = make_database("CREATE TABLE t(a)")
+    before = psutil.Process().num_fds()
+    started_at = time.monotonic()
+    for ending in ("close", "drop", "forget"):
+        executor = Executor(Limits(timeout_seconds=60), workers=2)
+        started = [executor.start_many([(ENDLESS + " " * number, database, None)]) for number in range(3)]
+        if ending == "drop":
+            for one in started:
+                one.drop()
+            assert executor.execute("SELECT 1", database).rows == ((1,),)
+        if ending == "forget":
+            del started
+        else:
+            executor.close()
+            for one in started:
+                one.finish()
+        del executor
+        gc.collect()
+
+        assert workers_of_this_process() == []
+        assert psutil.Process().num_fds() == before
+    assert time.monotonic() - started_at < 30
+
+
+def test_things_come_in_order_with_their_statements_run(make_database: MakeDatabase) -> None:
+    """Every thing of a long source is given out once; a caller that stops early leaves no worker busy."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=2) as executor:
+        things = list(executor.ahead(range(500), lambda n: [(f"SELECT {n // 2}", database, None)]))
+        endless = executor.ahead(itertools.count(), lambda n: [(f"SELECT -{n}", database, None)] if n else [])
+        early = list(itertools.islice(endless, 40))
+        endless.close()
+
+        assert things == list(range(500))
+        assert early == list(range(40))
+        assert [executor.execute(f"SELECT {n}", database).rows for n in (0, 249)] == [((0,),), ((249,),)]
+
+
+def test_forked_child_leaves_what_its_parent_started(make_database: MakeDatabase) -> None:
+    """The child runs the statements itself when it waits for them; the parent's answers are the parent's."""
+    database = make_database("CREATE TABLE t(a)")
+    with Executor(workers=1) as executor:
+        started = executor.start_many([(f"SELECT {number}", database, None) for number in range(100)])
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                started.finish()
+                status = 0 if executor.execute("SELECT 99", database).rows == ((99,),) else 1
+                started.drop()
+                executor.close()
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        started.finish()
+
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert executor.execute("SELECT 99", database).rows == ((99,),)
 
 
 def test_worker_that_dies_is_replaced(make_database: MakeDatabase) -> None:
