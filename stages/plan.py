@@ -310,6 +310,7 @@ def _control_stages(rounds: int) -> list[Stage]:
             "controls:make_grpo_control",
             {
                 "policy": warm_started(rounds),
+                "base": "base_policy",
                 "attempts": "curriculum/attempts",
                 "buckets": "curriculum/buckets",
                 "grpo": "grpo/policy",

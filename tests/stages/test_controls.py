@@ -13,7 +13,7 @@ from stages.policies import BOOTSTRAP_ROWS
 from text2sql.artifacts import Artifact
 from text2sql.policy import check_policy
 from text2sql.trajectory import Segment, write_trajectories
-from trainers.rows import row_from_trajectory, write_rows
+from trainers.rows import TrainingRow, row_from_trajectory, write_rows
 
 GOLD = "SELECT name FROM staff"
 SFT = {"epochs": 3.0, "learning_rate": 1e-3, "batch_size": 2, "gradient_accumulation": 1, "max_tokens": 100}
@@ -62,7 +62,7 @@ def grpo_control(make_context, dialogue, episode, policy: Path, tmp_path: Path):
     right by EX and EM, and of the items 1 to 3 are in the buckets.
     """
 
-    def make(right: set[tuple[int, int]], **grpo: Any):
+    def make(right: set[tuple[int, int]], replay: float = 0.0, **grpo: Any):
         items = dialogue("t/0", "train", *[GOLD] * 4)
         (tmp_path / "attempts" / "shards").mkdir(parents=True)
         attempts = [spoken(episode(item, sample, GOLD), 4) for item in items for sample in range(2)]
@@ -75,8 +75,14 @@ def grpo_control(make_context, dialogue, episode, policy: Path, tmp_path: Path):
             for one in attempts
         ]
         pl.DataFrame(rows).write_parquet(buckets / "verdicts.parquet")
-        inputs = {"policy": policy, "attempts": tmp_path / "attempts", "buckets": buckets}
-        context = make_context("control/grpo_policy", items, {"sft": SFT}, **inputs)
+        base = tmp_path / "base"
+        base.mkdir()
+        write_rows(
+            [TrainingRow(f"dialogue {n}", (5, 6, 7, 8, 8, 8, 8), (0, 0, 0, 1, 1, 1, 1)) for n in range(9)],
+            base / BOOTSTRAP_ROWS,
+        )
+        inputs = {"policy": policy, "base": base, "attempts": tmp_path / "attempts", "buckets": buckets}
+        context = make_context("control/grpo_policy", items, {"sft": {**SFT, "replay": replay}}, **inputs)
         return with_metrics(context, grpo={"carried_over": 0, "tokens": 0, **grpo})
 
     return make
@@ -125,6 +131,14 @@ def test_the_grpo_control_is_trained_on_right_attempts_at_the_items_of_the_bucke
     assert (209, 210) == (metrics["grpo_as_trained_tokens"], metrics["tokens"])
     assert 15 == metrics["steps"]
     check_policy(context.out / "policy")
+
+
+@pytest.mark.slow
+def test_the_grpo_control_replays_the_bootstrap_as_rounds_do(grpo_control):
+    """As many rows of the bootstrap as `sft.replay` says, within the same number of tokens."""
+    metrics = make_grpo_control(grpo_control({(1, 0), (1, 1), (3, 1)}, replay=2.0, tokens=157))
+
+    assert (3 + 6, 210) == (metrics["rows"], metrics["tokens"])
 
 
 @pytest.mark.parametrize(
