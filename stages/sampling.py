@@ -189,8 +189,9 @@ async def roll_out_shards(
     context: StageContext, agent: Agent, engine: Engine, shards: Iterable[Shard], of: int, draw: Draw
 ) -> None:
     """
-    Make `shards`, which are some `of` so many. What the machine lost of a shard is written to failures/, beside it; of
-    a shard that is there already, only what it lacks is made. Raises InfrastructureError when that is most of a shard, and EngineError.
+    Make `shards`; `of` is how many there are to be made in all, here and in other processes. What the machine lost of a
+    shard is written to failures/, beside it; of a shard that is there already, only what it lacks is made. Raises
+    InfrastructureError when that is most of a shard, and EngineError.
     """
     for number, path, part in shards:
         started = time.monotonic()

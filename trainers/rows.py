@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 
 from text2sql.errors import TrainingError, TrajectoryError
@@ -134,9 +134,7 @@ def training_order(lengths: Sequence[int], *, epochs: float, rows_per_step: int,
     """
     order: list[int] = []
     wanted = max(1, round(epochs * len(lengths)))
-    for epoch in count():
-        if len(order) >= wanted:
-            break
+    for epoch in range(-(-wanted // len(lengths))):
         rng = random.Random(f"{seed}/{epoch}")
         indices = rng.sample(range(len(lengths)), len(lengths))
         begun = -len(order) % rows_per_step  # the last step of the epoch before is filled up first
@@ -154,14 +152,14 @@ def training_order(lengths: Sequence[int], *, epochs: float, rows_per_step: int,
 def write_rows(rows: Iterable[TrainingRow], path: Path) -> int:
     """Write one JSON line per row; the file appears whole or not at all. Returns the number of rows."""
     partial = path.with_name(path.name + ".partial")
-    written = 0
+    count = 0
     with partial.open("w", encoding="utf-8") as file:
         for row in rows:
             line = {"row_id": row.row_id, "input_ids": row.input_ids, "loss_mask": row.loss_mask}
             file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
-            written += 1
+            count += 1
     partial.replace(path)
-    return written
+    return count
 
 
 def read_rows(path: Path) -> list[TrainingRow]:

@@ -81,8 +81,7 @@ def test_a_process_that_is_killed_stops_the_stage_with_the_reason(context: Stage
 def test_processes_end_with_their_parent(tmp_path: Path) -> None:
     """A stage that is killed (-9) leaves nothing behind that computes on."""
     script = """
-        import sys, time
-        from types import SimpleNamespace
+        import time
         from text2sql.config import ModelSettings, Profile
         from stages.context import StageContext
         from stages.processes import share_out
