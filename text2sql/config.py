@@ -215,6 +215,10 @@ class GRPOSettings(Section):
     scheduler: Literal["cosine", "linear", "constant"] = "constant"
     temperature: float = Field(1.0, gt=0)
     kl_coefficient: float = Field(0.0, ge=0)
+    scale_rewards: Literal["group", "batch"] = Field(
+        "group",
+        description="advantages are divided by the spread of the group's rewards (the paper) or the whole step's",
+    )
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.2, gt=0)
     micro_batch: int = Field(8, ge=1, description="episodes per forward pass")

@@ -62,19 +62,26 @@ class RolloutSample:
             )
 
 
-def group_advantages(rewards: Sequence[float | None], group_size: int) -> list[float]:
+def group_advantages(
+    rewards: Sequence[float | None], group_size: int, scale_rewards: Literal["group", "batch"] = "group"
+) -> list[float]:
     """
     (reward - mean) / (standard deviation + 1e-4) within each run of `group_size` rewards; 0.0 by rules 1 and 2. The
-    standard deviation is the sample's (n - 1), as in TRL and verl.
+    standard deviation is the sample's (n - 1), as in TRL and verl. With `scale_rewards` "batch" it is that of all rewards
+    of the step (arXiv 2508.08221): a group in which only a verdict differs then weighs less than one in which the
+    answer does.
     """
     advantages: list[float] = []
+    everything = [reward for reward in rewards if reward is not None and math.isfinite(reward)]
+    batch_spread = statistics.stdev(everything) + SPREAD_FLOOR if len(everything) > 1 else 1.0
     for start in range(0, len(rewards), group_size):
         group = rewards[start : start + group_size]
         values = [reward for reward in group if reward is not None and math.isfinite(reward)]
         if is_flat(group):
             advantages.extend([0.0] * len(group))
             continue
-        mean, spread = statistics.fmean(values), statistics.stdev(values) + SPREAD_FLOOR
+        mean = statistics.fmean(values)
+        spread = batch_spread if scale_rewards == "batch" else statistics.stdev(values) + SPREAD_FLOOR
         advantages.extend(
             (reward - mean) / spread if reward is not None and math.isfinite(reward) else 0.0 for reward in group
         )

@@ -121,7 +121,7 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
         """Numbers and advantages of the whole step, over all processes."""
         everything: list[SampleNumbers] = gather_object([SampleNumbers.of(sample) for sample in samples])
         size = self.settings.group_size
-        advantages = group_advantages([numbers.reward for numbers in everything], size)
+        advantages = group_advantages([numbers.reward for numbers in everything], size, self.settings.scale_rewards)
         start = self.accelerator.process_index * len(samples)
         self.own_advantages = advantages[start : start + len(samples)]
         self.numbers = {

@@ -26,6 +26,18 @@ def test_groups_of_equal_rewards_have_no_advantage():
     assert advantages[11] > 0 > advantages[10]
 
 
+def test_batch_scaling_keeps_how_much_is_at_stake():
+    """With `scale_rewards: batch` a group that differs by a verdict weighs a tenth of one that differs by the answer."""
+    rewards = [1.0, 0.9, 1.0, 0.0]
+
+    first, _, second, _ = group_advantages(rewards, 2)
+    assert second == pytest.approx(first, rel=1e-2)  # scaled by the group, both weigh the same
+    scaled = group_advantages(rewards, 2, "batch")
+    assert scaled[2] == pytest.approx(10 * scaled[0])
+    assert 0.0 == pytest.approx(sum(scaled))
+    assert [0.0, 0.0] == group_advantages([1.0, 1.0, 1.0, 0.0], 2, "batch")[:2]
+
+
 def test_rounding_does_not_make_a_group_uneven():
     """Rewards that are equal up to the last digit are a flat group."""
     assert [0.0] * 3 == group_advantages([0.1 + 0.2, 0.3, 0.3], 3)
