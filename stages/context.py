@@ -119,8 +119,9 @@ def evaluation_name(policy: str, split: Split) -> str:
 
 def policy_and_split(key: str) -> tuple[str, Split]:
     """Whose evaluation a stage is part of: `evaluation/<evaluation_name>/<predictions or scores>` read backwards."""
-    _, policy, *split, _ = key.split("/")
-    return policy, "dev_phrasing" if split else "dev"
+    _, policy, *other, _ = key.split("/")
+    split: Any = other[0] if other else "dev"
+    return policy, split
 
 
 def run_ahead(scorer: Scorer, trajectories: Iterable[Trajectory], golds: Mapping[str, str]) -> Iterator[Trajectory]:

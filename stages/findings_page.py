@@ -129,11 +129,12 @@ def _group(group: str, findings: Sequence[Finding]) -> str:
 
 
 def _missing(findings: Sequence[Finding]) -> str:
-    lines = [
-        f"- {_name(finding.claim)}: {'; '.join(finding.reasons)}"
-        for finding in findings
-        if finding.verdict == "not measured"
-    ]
+    """Claims that wait for the same things stand in one line."""
+    waiting: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.verdict == "not measured":
+            waiting.setdefault("; ".join(finding.reasons), []).append(_name(finding.claim))
+    lines = [f"- {', '.join(names)}: {reasons}" for reasons, names in waiting.items()]
     return "\n".join(["## Not measured, and why", "", *lines]) if lines else ""
 
 

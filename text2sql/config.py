@@ -274,11 +274,11 @@ class RewardSearchSettings(Section):
 class EvaluationSettings(Section):
     """
     Evaluation, greedy as the authors do unless said otherwise. Training always samples with gold prior. Of `splits`,
-    `dev_phrasing` is dev in other words, and only the demo has it. `tools` and `max_episode_tokens` change the agent in
-    use alone: what was trained with `agent` stays as it is.
+    `dev_phrasing` is dev in other words, and only the demo has it; `train` says what a policy makes of what it was trained
+    on. `tools` and `max_episode_tokens` change the agent in use alone: what was trained with `agent` stays as it is.
     """
 
-    splits: Annotated[tuple[Literal["dev", "dev_phrasing"], ...], Field(min_length=1)] = ("dev",)
+    splits: Annotated[tuple[Literal["dev", "dev_phrasing", "train"], ...], Field(min_length=1)] = ("dev",)
 
     policies: tuple[str, ...] | None = Field(
         None, description="policies to evaluate, and what they rest on to make; all when left out"

@@ -134,6 +134,15 @@ def test_scores_on_held_out_phrasing_are_those_of_its_own_items(make_context, di
     assert (2, 1.0) == (metrics["turns"], metrics["ex"])
 
 
+def test_scores_on_train_say_that_no_gold_is_unseen(make_context, dialogue, episode, tmp_path):
+    """Accuracy on train is told from accuracy on what a policy has not met."""
+    items = dialogue("d/0", "train", GOLD, GOLD)
+    made = predictions(tmp_path, [episode(item, 0, GOLD) for item in items])
+    metrics = make_scores(make_context("evaluation/base/train/scores", items, predictions=made))
+
+    assert (2, 1.0, 0.0) == (metrics["turns"], metrics["ex"], metrics["unseen_gold"])
+
+
 def test_suite_ex_goes_from_the_profile_into_scores_and_report(make_context, dialogue, episode, tmp_path):
     """
     A prediction that is right by luck is right by EX and wrong by suite EX: in its row, in the totals, in the metrics
