@@ -22,11 +22,12 @@ from text2sql.errors import Text2SqlError
 _GRACE_SECONDS = 20.0
 _PR_SET_PDEATHSIG = 1
 # For trainings on a CPU: glibc gives freed memory back to the kernel eagerly, which costs small ones a good part of their
-# time; and OpenMP threads that spin while they wait make two jobs on the same cores nearly stand still.
+# time. OpenMP threads that wait for each other after each small kernel halve the speed when they sleep at once, and take the
+# core from a job beside them when they spin as long as libgomp would: docs/experiments.md has the figures.
 _STAGE_ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
-    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "100000",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # they would fill the run's log
     "TOKENIZERS_PARALLELISM": "false",
 }
