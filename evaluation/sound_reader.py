@@ -30,6 +30,9 @@ _MIRRORED = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
 _OPPOSITE = {"=": "!=", "!=": "=", ">": "<=", "<=": ">", "<": ">=", ">=": "<", "is": "is not", "is not": "is"}
 _PATTERNS: dict[type, str] = {exp.Like: "like", exp.ILike: "like", exp.Glob: "glob", exp.RegexpLike: "regexp"}
 
+MOST_PARTS = 20_000
+"""Names stand for what they name, and a chain of them (`a+a AS b, b+b AS c, ...`) doubles at each link."""
+
 
 class UnsupportedError(Exception):
     """The statement is no query, or has a part that this reader does not know."""
@@ -45,9 +48,11 @@ class Reader:
 
     def __init__(self, schema: EvaluatorSchema) -> None:
         self.schema = schema
+        self._parts = 0
 
     def query(self, node: exp.Expr, around: Scope) -> tuple[Query, dict[str, str]]:
         """A query, and what its output columns stand for."""
+        self._count()
         common = dict(around.common)
         with_ = node.args.get("with_")
         for cte in with_.expressions if with_ else ():
@@ -62,6 +67,11 @@ class Reader:
         if isinstance(node, exp.Select):
             return self._select(node, around)
         raise UnsupportedError(f"{node.key} is no query")
+
+    def _count(self) -> None:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise UnsupportedError(f"more than {MOST_PARTS:,} parts, once names stand for what they name")
 
     def _set_operation(self, node: exp.SetOperation, around: Scope) -> tuple[Query, dict[str, str]]:
         left, outputs = self.query(node.this, around)
@@ -157,6 +167,7 @@ class Reader:
 
     def text(self, node: exp.Expr, scope: Scope) -> str:
         """One canonical text for any expression: names resolved, nested queries read."""
+        self._count()
         node = self.meant(node, scope)
         if isinstance(node, exp.Column):
             if node.is_star:

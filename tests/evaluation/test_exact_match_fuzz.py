@@ -186,6 +186,24 @@ def test_aliases_that_name_each_other(text, concerts: EvaluatorSchema):
     judge(text, GOLD, concerts)
 
 
+DOUBLED = ", ".join(f"a{link} + a{link} AS a{link + 1}" for link in range(1, 60))
+JOINED = "".join(f", c{link + 1} AS (SELECT x.n FROM c{link} AS x JOIN c{link} AS y)" for link in range(60))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SELECT age + age AS a1 , {DOUBLED} FROM singer",
+        f"WITH c0 AS (SELECT name AS n FROM singer) {JOINED} SELECT n FROM c60",
+    ],
+    ids=["aliases", "common tables"],
+)
+def test_chains_of_names_that_double_at_each_link(text, concerts: EvaluatorSchema):
+    """Written out, sixty links would be 2 ** 60 parts: refused, not read for ever."""
+    judge(GOLD, text, concerts)
+    judge(text, GOLD, concerts)
+
+
 @pytest.mark.parametrize(
     ("opening", "middle", "closing"),
     [
