@@ -65,7 +65,7 @@ class Claim:
     """
     `terms` are weighted and added up, which gives the effect in `unit` (points: hundredths). `sign` is the one that the
     claim expects; `paper` the effect that was published, and `place` where (None: it was not, and `place` says what is
-    known).
+    known). `otherwise` is the best explanation at hand where the claim is not shown.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Claim:
     paper: float | None
     place: str
     unit: Unit = "points"
+    otherwise: str = ""
 
 
 def effect_of(

@@ -65,6 +65,24 @@ def _lost(experiment: str, subset: str = "all turns") -> Terms:
     return _over(_at(experiment, subset), _of("grpo", subset=subset))
 
 
+# The best explanations at hand; docs/experiments.md has the runs behind them.
+_LITTLE_NEW = (
+    "GRPO sharpens what the policy can write already: within a bucket its reward rises by half a point and more and "
+    "validation, where half of the gold occurs in train, by 3 points of EX; SQL that was in no training hardly gains."
+)
+_FAR_FROM_PLATEAU = (
+    "The warm start is not at its plateau. Right attempts at items that it solves sometimes still teach much, and SFT takes "
+    "them in thousands of steps at 2e-3, where GRPO takes 90 at 3e-4: more or larger ones lose to the noise of 96 episodes."
+)
+_WRITES_ANEW = (
+    "A model of two layers writes its SQL anew in each message where it should copy what it ran, and errs again. A larger "
+    "prototype lost one point there."
+)
+_SEES_GOLD = (
+    "This baseline is trained on gold of 3,000 items that the base has not read, and the agent only on what it solved itself. A "
+    "pretrained model knows most of that SQL before, so there gold adds less."
+)
+
 COVERAGE = "Coverage"
 _coverage_rises = [
     Claim("coverage-2", COVERAGE, "Round 2 solves train items that round 1 did not (it cannot lose any).",
@@ -88,7 +106,7 @@ _warm_start = [
 
 GRPO = "GRPO"
 _grpo = [
-    Claim("grpo", GRPO, "GRPO adds EX to the warm start.", _gain("grpo", "round_3"), 1, 4.7, f"{_MAIN}: 75.2 to 79.9"),
+    Claim("grpo", GRPO, "GRPO adds EX to the warm start.", _gain("grpo", "round_3"), 1, 4.7, f"{_MAIN}: 75.2 to 79.9", otherwise=_LITTLE_NEW),
     Claim("grpo-interactions", GRPO, "GRPO gets more whole interactions right.",
           _gain("grpo", "round_3", "interaction_ex"), 1, None, _OPEN),
     Claim("grpo-em", GRPO, "GRPO adds EM to the warm start.",
@@ -108,7 +126,7 @@ _controls = [
     Claim("warm-start-control-interactions", CONTROLS, "The warm start gains over that control in whole interactions.",
           _gain("round_3", "control_sft", "interaction_ex"), 1, None, _OPEN),
     Claim("grpo-control", CONTROLS, "GRPO gains over as much SFT on right attempts at the same items.",
-          _gain("grpo", "control_grpo"), 1, None, _OPEN),
+          _gain("grpo", "control_grpo"), 1, None, _OPEN, otherwise=_FAR_FROM_PLATEAU),
     Claim("grpo-control-interactions", CONTROLS, "GRPO gains over that control in whole interactions.",
           _gain("grpo", "control_grpo", "interaction_ex"), 1, None, _OPEN),
 ]  # fmt: skip
@@ -132,9 +150,9 @@ _tools = [
 CORRECTION = "Self-correction"
 _correction = [
     Claim("mended-warm-start", CORRECTION, "After the warm start the final SQL is better than the first proposal.",
-          _over(_of("round_3"), _of("round_3", "first_ex")), 1, None, _OPEN),
+          _over(_of("round_3"), _of("round_3", "first_ex")), 1, None, _OPEN, otherwise=_WRITES_ANEW),
     Claim("mended-grpo", CORRECTION, "After GRPO the final SQL is better than the first proposal.",
-          _over(_of("grpo"), _of("grpo", "first_ex")), 1, None, _OPEN),
+          _over(_of("grpo"), _of("grpo", "first_ex")), 1, None, _OPEN, otherwise=_WRITES_ANEW),
 ]  # fmt: skip
 
 REWARDS = "Rewards"
@@ -153,7 +171,7 @@ _short_horizon = [
     Claim("short-sft-em", SHORT_HORIZON, "Short-horizon SFT is good in EM: better than the long-horizon warm start.",
           _gain("short_horizon_sft", "round_3", "em"), 1, 1.8, f"{_MAIN}, EM: 63.0 to 64.8"),
     Claim("short-sft-ex", SHORT_HORIZON, "Short-horizon SFT has lower EX than the long-horizon agent.",
-          _gain("short_horizon_sft", "grpo"), -1, -6.8, f"{_MAIN}: 73.1 against 79.9"),
+          _gain("short_horizon_sft", "grpo"), -1, -6.8, f"{_MAIN}: 73.1 against 79.9", otherwise=_SEES_GOLD),
     Claim("direct-rl-over-sft", SHORT_HORIZON, "Direct RL is better than short-horizon SFT.",
           _gain("short_horizon_grpo", "short_horizon_sft"), 1, 2.1, f"{_MAIN}: 73.1 to 75.2"),
     Claim("direct-rl-under-agent", SHORT_HORIZON, "Direct RL is worse than the long-horizon agent.",

@@ -38,6 +38,7 @@ def page(family: Family, findings: Sequence[Finding], figures: Iterable[str] = (
         *(f"![{_FIGURE_TEXTS[name]}](figures/{name}.svg)" for name in figures),
         _LEGEND,
         *(_group(group, findings) for group in groups),
+        _explained(findings),
         _missing(findings),
         _carried_over(family),
         _OPENED,
@@ -126,6 +127,16 @@ def _group(group: str, findings: Sequence[Finding]) -> str:
     ]
     header = ("claim", "effect", "paper", "verdict", "turns, seeds", "behind it", "experiments")
     return f"## {group}\n\n{_table(header, rows)}"
+
+
+def _explained(findings: Sequence[Finding]) -> str:
+    """Claims with one explanation stand in one line."""
+    because: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.verdict in ("opposite", "not shown") and finding.claim.otherwise:
+            because.setdefault(finding.claim.otherwise, []).append(f"{_name(finding.claim)} ({finding.verdict})")
+    lines = [f"- {', '.join(names)}: {text}" for text, names in because.items()]
+    return "\n".join(["## Not as claimed: the best explanations at hand", "", *lines]) if lines else ""
 
 
 def _missing(findings: Sequence[Finding]) -> str:

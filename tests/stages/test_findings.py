@@ -20,7 +20,7 @@ TINY = (
 GAIN = Claim(
     "gain", "Group", "Round 1 gains.", ((1, Share("tiny", "round_1")), (-1, Share("tiny", "base"))), 1, 2.5, "p"
 )
-LOSS = Claim("loss", "Group", "Round 1 loses.", GAIN.terms, -1, None, "not reported")
+LOSS = Claim("loss", "Group", "Round 1 loses.", GAIN.terms, -1, None, "not reported", otherwise="It gains.")
 MORE = Claim(
     "coverage", "Group", "Coverage is there.", ((1, Number("tiny", "round_1/selected", "coverage")),), 1, None, ""
 )
@@ -158,6 +158,11 @@ def test_a_row_has_effect_interval_paper_and_verdict(written: str):
 
     assert row.startswith("| `gain` Round 1 gains. | +40.0 [+")
     assert "| +2.5 (p) | **shown** | 10, 2 |" in row
+
+
+def test_a_claim_that_comes_out_opposite_has_its_explanation(written: str):
+    """A reader learns what its authors make of it."""
+    assert "- `loss` (opposite): It gains." in written
 
 
 def test_a_claim_that_is_not_measured_has_its_row_and_its_reason(written: str):
