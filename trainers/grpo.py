@@ -7,9 +7,10 @@ Departures from the paper's set-up (verl 0.4.1 with SGLang, section 6 of the not
 3. samples without a reward leave their group (rules in `trainers.groups`); a step without any signal (every group flat,
    no KL term) changes nothing, not even by the optimizer's momentum.
 
-As in the paper: advantages normalised within the group, ratio clipping, token-mean loss over the model's own tokens of
-the step, one update per batch, constant learning rate (`grpo.scheduler` can let it fall). The KL term, when it is on,
-acts on every rewarded sample, those of flat groups included.
+As in the paper: advantages normalised within the group (`grpo.scale_rewards: batch` takes the step's spread), ratio
+clipping, token-mean loss over the model's own tokens of the step, one update per batch, constant learning rate
+(`grpo.scheduler` can let it fall). The KL term, when it is on, acts on every rewarded sample, those of flat groups
+included.
 """
 
 import time
