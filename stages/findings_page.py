@@ -130,23 +130,28 @@ def _group(group: str, findings: Sequence[Finding]) -> str:
 
 
 def _explained(findings: Sequence[Finding]) -> str:
-    """Claims with one explanation stand in one line."""
-    because: dict[str, list[str]] = {}
-    for finding in findings:
-        if finding.verdict in ("opposite", "not shown") and finding.claim.otherwise:
-            because.setdefault(finding.claim.otherwise, []).append(f"{_name(finding.claim)} ({finding.verdict})")
-    lines = [f"- {', '.join(names)}: {text}" for text, names in because.items()]
-    return "\n".join(["## Not as claimed: the best explanations at hand", "", *lines]) if lines else ""
+    otherwise = [
+        (finding.claim.otherwise, f"{_name(finding.claim)} ({finding.verdict})")
+        for finding in findings
+        if finding.verdict in ("opposite", "not shown") and finding.claim.otherwise
+    ]
+    return _reasons("## Not as claimed: the best explanations at hand", otherwise)
 
 
 def _missing(findings: Sequence[Finding]) -> str:
-    """Claims that wait for the same things stand in one line."""
-    waiting: dict[str, list[str]] = {}
-    for finding in findings:
-        if finding.verdict == "not measured":
-            waiting.setdefault("; ".join(finding.reasons), []).append(_name(finding.claim))
-    lines = [f"- {', '.join(names)}: {reasons}" for reasons, names in waiting.items()]
-    return "\n".join(["## Not measured, and why", "", *lines]) if lines else ""
+    waiting = [
+        ("; ".join(finding.reasons), _name(finding.claim)) for finding in findings if finding.verdict == "not measured"
+    ]
+    return _reasons("## Not measured, and why", waiting)
+
+
+def _reasons(title: str, named: Iterable[tuple[str, str]]) -> str:
+    """A list of reasons, each with the names of all that it holds for; nothing where there is none."""
+    names: dict[str, list[str]] = {}
+    for reason, name in named:
+        names.setdefault(reason, []).append(name)
+    lines = [f"- {', '.join(held)}: {reason}" for reason, held in names.items()]
+    return "\n".join([title, "", *lines]) if lines else ""
 
 
 def _carried_over(family: Family) -> str:

@@ -72,16 +72,15 @@ def group_advantages(
     answer does.
     """
     advantages: list[float] = []
-    everything = [reward for reward in rewards if reward is not None and math.isfinite(reward)]
-    batch_spread = statistics.stdev(everything) + SPREAD_FLOOR if len(everything) > 1 else 1.0
+    by_step = None if scale_rewards == "group" or is_flat(rewards) else statistics.stdev(_finite(rewards))
     for start in range(0, len(rewards), group_size):
         group = rewards[start : start + group_size]
-        values = [reward for reward in group if reward is not None and math.isfinite(reward)]
         if is_flat(group):
             advantages.extend([0.0] * len(group))
             continue
+        values = _finite(group)
         mean = statistics.fmean(values)
-        spread = batch_spread if scale_rewards == "batch" else statistics.stdev(values) + SPREAD_FLOOR
+        spread = (by_step or statistics.stdev(values)) + SPREAD_FLOOR
         advantages.extend(
             (reward - mean) / spread if reward is not None and math.isfinite(reward) else 0.0 for reward in group
         )
@@ -90,7 +89,7 @@ def group_advantages(
 
 def is_flat(group: Sequence[float | None]) -> bool:
     """True when nothing can be learned from a group's rewards (rule 2)."""
-    values = [reward for reward in group if reward is not None and math.isfinite(reward)]
+    values = _finite(group)
     return len(values) < 2 or max(values) - min(values) < EQUAL
 
 
@@ -147,6 +146,10 @@ def step_metrics(samples: Sequence[SampleNumbers], group_size: int) -> dict[str,
     for name in sorted({name for sample in samples for name in sample.metrics}):
         values[name] = _mean([sample.metrics[name] for sample in samples if name in sample.metrics])
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _finite(rewards: Sequence[float | None]) -> list[float]:
+    return [reward for reward in rewards if reward is not None and math.isfinite(reward)]
 
 
 def _mean(values: Sequence[float]) -> float | None:
