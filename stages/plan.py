@@ -15,6 +15,7 @@ The plan needs no torch and no Dagster: assets, the command line and tests all r
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from evaluation.suite import SUITE_RULES
 from evaluation.verdicts import METRIC_VERSION
 from stages.context import StageContext, evaluation_name
 from text2sql.artifacts import Artifact, ArtifactStore, State, file_digest, fingerprint
-from text2sql.config import REPOSITORY, Profile, Settings
+from text2sql.config import REPOSITORY, ExecutorSettings, Profile, Settings
 from text2sql.datasets import load_benchmark, source_files
 from text2sql.dialogue import Split
 from text2sql.errors import ArtifactError
@@ -59,6 +60,7 @@ _AGENT = ("agent", "executor.timeout_seconds", "executor.max_rows", "engine.kind
 _EVALUATION = ("temperature", "max_dialogues", "prior", "tools", "max_episode_tokens")
 _POOL = ("model.init", "model.bootstrap.share_of_train")  # which train items there are to practise on
 _TRAINING_ROOM = ("benchmark", "turns")
+_SCORE_COLUMNS = "2"  # which columns a table of scores has; where they change, scores are made again and nothing else
 
 
 def policy_stages(profile: Profile) -> dict[str, str]:
@@ -81,7 +83,7 @@ def warm_started(rounds: int) -> str:
 
 
 def evaluated_policies(profile: Profile) -> dict[str, str]:
-    """The policies that the profile wants evaluated; all when it names none."""
+    """The policies that the profile wants evaluated, in the order of the lineage; all when it names none."""
     policies = policy_stages(profile)
     wanted = profile.evaluation.policies
     if wanted is None:
@@ -91,7 +93,7 @@ def evaluated_policies(profile: Profile) -> dict[str, str]:
         raise ArtifactError(
             f"evaluation.policies names {', '.join(unknown)}; this experiment has {', '.join(policies)}."
         )
-    return {name: policies[name] for name in wanted}
+    return {name: key for name, key in policies.items() if name in wanted}
 
 
 def build_plan(profile: Profile) -> dict[str, Stage]:
@@ -99,7 +101,7 @@ def build_plan(profile: Profile) -> dict[str, Stage]:
     The stages of the experiment by key, each after the stages it reads: the report, the advice on reward weights, and
     what the two rest on. A policy that is not evaluated is made only where another stage needs it.
     """
-    stages = [*_data_stages(), _base_stage(profile)]
+    stages = [*_data_stages(profile), _base_stage(profile)]
     stages += [stage for number in range(1, profile.rounds + 1) for stage in _round_stages(number)]
     if profile.reward_search.enabled:
         stages += _reward_search_stages(profile.rounds)
@@ -126,13 +128,22 @@ def _upstream(stages: dict[str, Stage], keys: set[str]) -> set[str]:
     return wanted
 
 
-def _data_stages() -> list[Stage]:
+def _limits(profile: Profile, *names: str) -> list[str]:
+    """
+    Those of the executor's limits that are not at their default. A stage that began to read them after artifacts of it
+    had been made leaves the others out, so that those artifacts stay valid.
+    """
+    default = ExecutorSettings()
+    return [f"executor.{name}" for name in names if getattr(profile.executor, name) != getattr(default, name)]
+
+
+def _data_stages(profile: Profile) -> list[Stage]:
     return [
         Stage(
             "benchmark",
             "data:make_benchmark",
             {},
-            ("benchmark",),
+            ("benchmark", *_limits(profile, "gold_timeout_seconds")),
             version="2",
             kinds=("json", "sqlite"),
             description="Dialogues and databases as released (or generated), and the audit of every gold query.",
@@ -150,7 +161,8 @@ def _data_stages() -> list[Stage]:
 
 def _base_stage(profile: Profile) -> Stage:
     """A model by name depends on its name alone; a scratch policy is bootstrapped on episodes of this agent."""
-    reads = ("model", "agent", "seed") if profile.model.init == "scratch" else ("model",)
+    bootstrapped = ("model", "agent", "seed", *_limits(profile, "timeout_seconds", "max_rows"))
+    reads = bootstrapped if profile.model.init == "scratch" else ("model",)
     return Stage(
         "base_policy",
         "base_policy:make_base_policy",
@@ -347,7 +359,7 @@ def _evaluation_stages(profile: Profile, name: str, policy: str, split: Split) -
             version=METRIC_VERSION,
             kinds=("parquet", "polars"),
             description=f"EX and EM of policy {name} on {split}, by turn and hardness; verdicts and rewards per item.",
-            constants={**constants, **({"suite_rules": SUITE_RULES} if suite else {})},
+            constants={**constants, "columns": _SCORE_COLUMNS, **({"suite_rules": SUITE_RULES} if suite else {})},
         ),
     ]
 
@@ -435,11 +447,15 @@ class Plan:
         return states
 
 
+_AGENT_FOLDER = REPOSITORY / "agents" / "mtsql"
+# Of the code as this process and those forked off it have it, however the file is edited while they run.
+_WORDING = file_digest(_AGENT_FOLDER / "wording.py")
+
+
 def wording_digest(style: str) -> dict[str, str]:
     """Digests of all that puts the environment's words together: a changed prompt is a changed experiment."""
-    folder = REPOSITORY / "agents" / "mtsql"
-    files = [folder / "wording.py", *sorted((folder / "prompts" / style).glob("*.txt"))]
-    return {path.name: file_digest(path) for path in files}
+    prompts = sorted((_AGENT_FOLDER / "prompts" / style).glob("*.txt"))
+    return {"wording.py": _WORDING, **{path.name: file_digest(path) for path in prompts}}
 
 
 def source_digests(profile: Profile, settings: Settings) -> dict[str, str]:
@@ -449,7 +465,7 @@ def source_digests(profile: Profile, settings: Settings) -> dict[str, str]:
     """
     benchmark = load_benchmark(profile.benchmark, settings.data)
     memory_path = settings.artifacts / "source_digests.json"
-    memory: dict[str, str] = json.loads(memory_path.read_text(encoding="utf-8")) if memory_path.is_file() else {}
+    memory = _remembered(memory_path)
     digests: dict[str, str] = {}
     fresh = False
     for path in source_files(benchmark):
@@ -461,5 +477,15 @@ def source_digests(profile: Profile, settings: Settings) -> dict[str, str]:
         digests[f"{path.parent.name}/{path.name}"] = memory[name]
     if fresh:
         memory_path.parent.mkdir(parents=True, exist_ok=True)
-        memory_path.write_text(json.dumps(memory), encoding="utf-8")
+        partial = memory_path.with_name(f"{memory_path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(memory), encoding="utf-8")
+        partial.replace(memory_path)
     return digests
+
+
+def _remembered(path: Path) -> dict[str, str]:
+    """Empty where nothing is remembered, or where what is there cannot be read: digests can be made again."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return {}

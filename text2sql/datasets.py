@@ -155,10 +155,14 @@ def load_benchmark(settings: BenchmarkSettings, root: Path) -> Benchmark:
 
 
 def source_files(benchmark: Benchmark) -> list[Path]:
-    """Every file that the benchmark is read from, databases included, for digests. Missing databases are left out."""
-    databases = [benchmark.database(db_id) for db_id in benchmark.db_ids]
+    """
+    Every file that the benchmark is read from, for digests: databases too, and the test suites beside them, by which EX
+    is judged as well. Missing databases are left out.
+    """
+    folders = [benchmark.database(db_id).parent for db_id in benchmark.db_ids]
+    databases = [path for folder in folders for path in sorted(folder.glob("*.sqlite")) if path.is_file()]
     corrections = [benchmark.corrections.path] if benchmark.corrections.path else []
-    return [*benchmark.files, *corrections, *(path for path in databases if path.is_file())]
+    return [*benchmark.files, *corrections, *databases]
 
 
 def read_dialogues(path: Path, split: str) -> tuple[Dialogue, ...]:

@@ -1,11 +1,12 @@
 """The plan: which stages an experiment has, and what a change of a setting touches."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stages.plan import Plan, build_plan
+from stages.plan import Plan, build_plan, evaluated_policies, source_digests
 from text2sql.config import Profile, Settings
 from text2sql.errors import ArtifactError
 
@@ -170,6 +171,47 @@ def test_an_unknown_policy_to_evaluate_is_named_with_the_choices():
 
     with pytest.raises(ArtifactError, match=r"names bas; this experiment has base, round_1"):
         build_plan(profile)
+
+
+@pytest.mark.parametrize(
+    ("limit", "stage"), [({"gold_timeout_seconds": 5.0}, "benchmark"), ({"max_rows": 10}, "base_policy")]
+)
+def test_a_limit_of_the_executor_is_part_of_what_runs_sql(tmp_path: Path, limit: dict[str, Any], stage: str):
+    """
+    The audit sets golds aside that are too slow, and a bootstrap shows what its episodes return. A limit at its default
+    is left out, so that what was made before this was read stays valid.
+    """
+    usual, other = plan(tmp_path), plan(tmp_path, executor=limit)
+
+    assert stage in changed(usual, other)
+    assert not any(key.startswith("executor.gold") for key in usual.stages[stage].reads)
+
+
+def test_policies_stand_in_the_order_of_the_lineage_however_they_are_asked_for():
+    """So the report compares each with the one before it."""
+    profile = Profile.model_validate({**SCRATCH, "evaluation": {"policies": ("grpo", "round_3", "base")}})
+
+    assert ["base", "round_3", "grpo"] == list(evaluated_policies(profile))
+
+
+def test_digests_that_cannot_be_read_are_made_again(tmp_path: Path):
+    """What is remembered of a benchmark's files saves time; a damaged memory of them is no reason to fail."""
+    release = tmp_path / "data" / "cosql_dataset" / "sql_state_tracking"
+    release.mkdir(parents=True)
+    for split in ("train", "dev"):
+        turns = [{"utterance": "q", "query": "SELECT 1"}]
+        entry = {"database_id": split, "interaction": turns, "final": {"utterance": "", "query": ""}}
+        (release / f"cosql_{split}.json").write_text(json.dumps([entry]), encoding="utf-8")
+    (release.parent / "tables.json").write_text("[]", encoding="utf-8")
+    (release.parent / "database").mkdir()
+    settings = Settings.from_environment().model_copy(update={"artifacts": tmp_path, "data": tmp_path / "data"})
+    profile = Profile.model_validate({"name": "real", "model": {"init": "scratch"}, "benchmark": {"name": "cosql"}})
+    first = source_digests(profile, settings)
+    remembered = (tmp_path / "source_digests.json").read_text(encoding="utf-8")
+    (tmp_path / "source_digests.json").write_text(remembered[:20], encoding="utf-8")
+
+    assert first == source_digests(profile, settings)
+    assert remembered == (tmp_path / "source_digests.json").read_text(encoding="utf-8")
 
 
 def test_a_change_of_the_environments_words_is_a_change_of_the_experiment(

@@ -235,6 +235,17 @@ def test_dialogue_without_a_database_file_is_kept(make_release: MakeRelease) -> 
     assert not [path for path in source_files(benchmark) if path.suffix == ".sqlite"]
 
 
+def test_the_test_suite_beside_a_database_is_one_of_its_sources(make_release: MakeRelease) -> None:
+    """EX is judged on it too, so a benchmark to which one is added has other digests."""
+    root = make_release(dev=[("bus", [("q", "SELECT 1")])], databases={"bus": "CREATE TABLE bus(code TEXT)"})
+    benchmark = load_benchmark(DEMO, root)
+    before = source_files(benchmark)
+    suite = benchmark.database("bus").with_name("bus_1.sqlite")
+    suite.touch()
+
+    assert [suite] == [path for path in source_files(benchmark) if path not in before]
+
+
 def test_dialogue_without_turns_is_kept_and_noted(tmp_path: Path) -> None:
     """A dialogue that has no turn gives no item; the notes of the benchmark name it."""
     write_json(tmp_path / "dev.json", [dialogue(), {"database_id": "x", "interaction": []}])
