@@ -133,9 +133,12 @@ def verdict_on(claim: Claim, effect: Effect | None) -> Verdict:
 def with_measures(table: pl.DataFrame) -> pl.DataFrame:
     """
     Adds what claims ask for beyond the columns of a score table: `error_<class>` (an answer that is wrong in this way),
-    `called_execute`, `called_memory` and `corrected` (at least once). Null for a turn that has no verdict.
+    `called_execute`, `called_memory` and `corrected` (at least once). Null for a turn that is not graded.
+    `e_verdict_accuracy` and `m_verdict_accuracy`: share of the agent's verdicts that are right, null where it gave none.
     """
-    missing = [name for name in ("error", "executions", "recalls", "corrections") if name not in table.columns]
+    verdicts = [name for kind in ("e", "m") for name in (f"{kind}_verdicts", f"{kind}_verdicts_right")]
+    needed = ("error", "executions", "recalls", "corrections", *verdicts)
+    missing = [name for name in needed if name not in table.columns]
     if missing:
         raise DataError(f"The scores have no column {', '.join(missing)}: delete the artifact, and it is made again.")
     judged = pl.when(pl.col("ex").is_not_null())
@@ -143,4 +146,11 @@ def with_measures(table: pl.DataFrame) -> pl.DataFrame:
         f"error_{name}": judged.then(pl.col("error").cast(pl.String).eq_missing(pl.lit(name))) for name in ERROR_CLASSES
     }
     calls = {"called_execute": "executions", "called_memory": "recalls", "corrected": "corrections"}
-    return table.with_columns(**errors, **{name: judged.then(pl.col(count) > 0) for name, count in calls.items()})
+    accuracies = {
+        f"{kind}_verdict_accuracy": pl.when(pl.col(f"{kind}_verdicts") > 0).then(
+            pl.col(f"{kind}_verdicts_right") / pl.col(f"{kind}_verdicts")
+        )
+        for kind in ("e", "m")
+    }
+    called = {name: judged.then(pl.col(count) > 0) for name, count in calls.items()}
+    return table.with_columns(**errors, **called, **accuracies)

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from agents.mtsql.rewards import reward
+from agents.mtsql.rewards import e_verify, executions, recalls, reward
 from evaluation.dialogue_scores import ScoredTurn, totals
 from evaluation.error_taxonomy import ErrorClass, classify_error
 from evaluation.suite import SuiteVerdict
@@ -55,6 +55,7 @@ def make_scores(context: StageContext) -> dict[str, Any]:
                     "reward": paid.total,
                     **{f"reward_{part}": value for part, value in paid.parts.items()},
                     **_what_was_done(trajectory),
+                    **_what_was_judged(trajectory, item, scorer),
                 }
             )
     for failure in lost(context, "predictions"):
@@ -162,4 +163,26 @@ def _what_was_done(trajectory: Trajectory) -> dict[str, Any]:
         "malformed": len(trajectory.events_of("malformed")),
         "tokens": trajectory.completion_tokens,
         "stop_reason": trajectory.stop_reason,
+    }
+
+
+def _what_was_judged(trajectory: Trajectory, item: Item, scorer: Scorer) -> dict[str, int]:
+    """
+    The verdicts that the agent gave, and how many of them are right: on an execution as the reward has it; on
+    coherence, pass where the SQL that was checked is right by EX.
+    """
+    gold_status = scorer.gold_execution(item.db_id, item.gold).status
+    on_executions = [
+        e_verify(call, said, gold_status) > 0 for call, said in executions(trajectory.events) if said is not None
+    ]
+    on_coherence = [
+        (said == "pass") == bool(scorer.verdict(item.db_id, item.gold, call.sql).ex)
+        for call, said in recalls(trajectory.events)
+        if said is not None
+    ]
+    return {
+        "e_verdicts": len(on_executions),
+        "e_verdicts_right": sum(on_executions),
+        "m_verdicts": len(on_coherence),
+        "m_verdicts_right": sum(on_coherence),
     }

@@ -21,6 +21,7 @@ def table(*ex: bool | None, **columns: object) -> pl.DataFrame:
         "gold": ["SELECT 1"] * count,
         "ex": list(ex),
         **{name: [None] * count for name in ("error", "executions", "recalls", "corrections")},
+        **{f"{kind}_verdicts{right}": [None] * count for kind in ("e", "m") for right in ("", "_right")},
     }
     return pl.DataFrame({**values, **columns}, schema_overrides={"ex": pl.Boolean})
 
@@ -103,6 +104,15 @@ def test_errors_and_calls_become_shares_of_all_judged_turns():
 def test_no_wrong_answer_means_no_error():
     """A column of errors that holds none at all is one of zeros, not of gaps."""
     assert [False, False] == with_measures(table(True, True))["error_execution"].to_list()
+
+
+def test_accuracy_of_verdicts_is_a_share_of_those_given():
+    """Two right of three, one wrong; a turn in which the agent gave none has no accuracy, whatever its answer is."""
+    scores = table(True, False, True, e_verdicts=[3, 1, 0], e_verdicts_right=[2, 0, 0])
+    found = with_measures(scores)
+
+    assert [pytest.approx(2 / 3), 0.0, None] == found["e_verdict_accuracy"].to_list()
+    assert [None] * 3 == found["m_verdict_accuracy"].to_list()
 
 
 def test_scores_of_an_older_make_are_refused_by_name():

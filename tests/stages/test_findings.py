@@ -58,6 +58,7 @@ def scores(right: int) -> pl.DataFrame:
                 "executions": 1,
                 "recalls": 0,
                 "corrections": 0,
+                **{f"{kind}_verdicts{judged}": 0 for kind in ("e", "m") for judged in ("", "_right")},
             }
             for number in range(10)
         ],
@@ -208,6 +209,7 @@ def test_figures_are_drawn_of_what_there_is_and_old_ones_go(filled: Family, fami
     first = effects.read_bytes()
     write_findings(filled, tmp_path)
     second = effects.read_bytes()
+    (tmp_path / "findings.md").unlink()  # with nothing to say, a page that is there would stay
     write_findings(Family(filled.settings, (7,), CLAIMS, "tiny"), tmp_path)
 
     assert first == second

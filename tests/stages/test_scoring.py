@@ -92,6 +92,29 @@ def test_calls_are_counted_by_tool_and_wrong_answers_have_a_class(make_context, 
     assert [(1, 0), (1, 1), (1, 0)] == [(row["executions"], row["recalls"]) for row in rows]
 
 
+def test_the_agents_own_verdicts_are_counted_and_judged(make_context, dialogue, episode, tmp_path):
+    """
+    Pass is right on an execution that answers and, for coherence, on SQL that is right; a call without a verdict counts
+    in neither.
+    """
+    items = dialogue("d/0", "dev", GOLD)
+    checked = (
+        *(Event("execute", 0, sql=GOLD, status="ok"), Event("e_verify", 1, verdict="pass")),
+        *(Event("execute", 1, sql="SELECT", status="error"), Event("e_verify", 2, verdict="pass")),
+        *(Event("recall", 2, sql="SELECT city FROM staff"), Event("m_verify", 3, verdict="pass")),
+        *(Event("recall", 3, sql=GOLD), Event("m_verify", 4, verdict="pass")),
+        Event("recall", 4, sql=GOLD),
+        Event("finalize", 5, sql=GOLD),
+    )
+    trajectory = replace(episode(items[0], 0, GOLD), events=checked)
+    context = make_context("evaluation/base/scores", items, predictions=predictions(tmp_path, [trajectory]))
+    make_scores(context)
+    row = pl.read_parquet(context.out / "scores.parquet").to_dicts()[0]
+
+    assert (2, 1) == (row["e_verdicts"], row["e_verdicts_right"])
+    assert (2, 1) == (row["m_verdicts"], row["m_verdicts_right"])
+
+
 def test_scores_hold_every_measure_that_a_claim_asks_for(make_context, dialogue, episode, tmp_path):
     """The findings are means of these columns and of what is made of them, and of nothing else."""
     items = dialogue("d/0", "dev", GOLD)
