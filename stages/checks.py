@@ -84,22 +84,27 @@ def inputs_are_current(plan: Plan, artifact: Artifact) -> CheckResult:
     return CheckResult(not stale, text, {"stale_inputs": stale})
 
 
+WARM_START = "warm start"
+"""Stands for the policy after the experiment's last round: base, if it has none."""
+
+
 def beats(better: str, worse: str) -> Callable[[Plan, Artifact], CheckResult]:
     """A check that policy `better` is not below `worse` in EX on dev."""
 
     def compare(plan: Plan, artifact: Artifact) -> CheckResult:
-        metrics = artifact.metrics
-        if better not in metrics or worse not in metrics:
-            return CheckResult(True, f"This experiment does not evaluate both {better} and {worse}.")
-        high, low = metrics[better]["ex"], metrics[worse]["ex"]
-        return CheckResult(high >= low, f"EX of {better} {high:.1%}, of {worse} {low:.1%}.", {"difference": high - low})
+        rounds = plan.profile.rounds
+        last = f"round_{rounds}" if rounds else "base"
+        one, other = (last if name == WARM_START else name for name in (better, worse))
+        high, low = (artifact.metrics.get(name, {}).get("ex") for name in (one, other))
+        if high is None or low is None or one == other:
+            return CheckResult(True, f"This experiment does not compare {one} with {other}.")
+        return CheckResult(high >= low, f"EX of {one} {high:.1%}, of {other} {low:.1%}.", {"difference": high - low})
 
     return compare
 
 
 def lineage_check_list(rounds: int) -> list[Check]:
-    """All checks of a lineage with that many rounds."""
-    last = f"round_{rounds}"
+    """All checks of a lineage with up to that many rounds."""
     checks = [
         Check("gold_sql_executes", "benchmark", gold_sql_executes, True, gold_sql_executes.__doc__ or ""),
         Check("splits_share_nothing", "turns", splits_share_nothing, True, splits_share_nothing.__doc__ or ""),
@@ -116,9 +121,23 @@ def lineage_check_list(rounds: int) -> list[Check]:
     ]
     checks += [
         Check("inputs_are_current", "report", inputs_are_current, False, inputs_are_current.__doc__ or ""),
-        Check("sft_beats_base", "report", beats(last, "base"), False, "EX of the last round is not below the base's."),
-        Check("grpo_beats_sft", "report", beats("grpo", last), False, "EX after GRPO is not below the last round's."),
-        Check("sft_beats_control", "report", beats(last, "control_sft"), False, "The same over as much more training."),
+        Check(
+            "sft_beats_base",
+            "report",
+            beats(WARM_START, "base"),
+            False,
+            "EX of the last round is not below the base's.",
+        ),
+        Check(
+            "grpo_beats_sft", "report", beats("grpo", WARM_START), False, "EX after GRPO is not below the last round's."
+        ),
+        Check(
+            "sft_beats_control",
+            "report",
+            beats(WARM_START, "control_sft"),
+            False,
+            "The same over as much more training.",
+        ),
         Check("grpo_beats_control", "report", beats("grpo", "control_grpo"), False, "The same over as much more SFT."),
     ]
     return checks

@@ -24,8 +24,8 @@ def gains(context: StageContext) -> list[Gain]:
     """Every comparison that the inputs of the report allow, split by split."""
     found = []
     for split in context.profile.evaluation.splits:
-        roles = {role.partition("/")[0]: role for role in context.inputs}
-        scored = [policy for policy in roles if evaluation_name(policy, split) in context.inputs]
+        policies = dict.fromkeys(role.partition("/")[0] for role in context.inputs)
+        scored = [policy for policy in policies if evaluation_name(policy, split) in context.inputs]
         for pair in comparisons(scored):
             policy, over = (evaluation_name(name, split) for name in pair)
             before, after = ([pl.read_parquet(context.path(name, "scores.parquet"))] for name in (over, policy))

@@ -106,7 +106,18 @@ def _markdown(rows: list[dict[str, Any]], suite: bool) -> list[str]:
 
 
 def _breakdown(totals: dict[str, Any], part: str, measure: str) -> list[str]:
-    """A table with the policies as rows and the groups (turns, hardness) as columns; group sizes in the header."""
+    """
+    A table for each split, with the policies as rows and the groups (turns, hardness) as columns; group sizes in the
+    header.
+    """
+    splits: dict[str, dict[str, Any]] = {}
+    for evaluation, total in totals.items():
+        splits.setdefault(evaluation.partition("/")[2], {})[evaluation] = total
+    tables = [_groups(own, part, measure) for own in splits.values()]
+    return [line for table in tables for line in (*table, "")][:-1]
+
+
+def _groups(totals: dict[str, Any], part: str, measure: str) -> list[str]:
     groups: dict[str, int] = {}
     for total in totals.values():
         groups |= {name: values["turns"] for name, values in total[part].items()}

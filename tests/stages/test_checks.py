@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from stages.checks import splits_share_nothing
+from stages.checks import WARM_START, beats, splits_share_nothing
 from stages.plan import Plan
 from text2sql.artifacts import Artifact
 from text2sql.config import Profile, Settings
@@ -19,8 +19,9 @@ def turns(tmp_path: Path, *rows: tuple[str, str, str]) -> Artifact:
     return Artifact("turns", "00aa", tmp_path, {})
 
 
-def plan(tmp_path: Path, split_by: str) -> Plan:
+def plan(tmp_path: Path, split_by: str, rounds: int = 3) -> Plan:
     values: dict[str, Any] = {"name": "checked", "model": {"init": "scratch"}, "benchmark": {"split_by": split_by}}
+    values["rounds"] = rounds
     settings = Settings.from_environment().model_copy(update={"artifacts": tmp_path / "artifacts"})
     return Plan(Profile.model_validate(values), settings)
 
@@ -42,3 +43,29 @@ def test_a_dialogue_in_two_splits_fails_however_it_was_split(tmp_path: Path):
 
     assert {"train and validation": ["t/0"]} == result.figures
     assert not result.passed
+
+
+@pytest.mark.parametrize(
+    ("rounds", "passed", "compared"), [(2, False, "grpo 5.0%, of round_2 10.0%"), (0, False, "grpo")]
+)
+def test_grpo_is_compared_with_the_last_round_that_the_experiment_has(
+    tmp_path: Path, rounds: int, passed: bool, compared: str
+):
+    """Without rounds that is the base policy."""
+    figures = {"base": {"ex": 0.5}, "round_2": {"ex": 0.1}, "grpo": {"ex": 0.05}}
+    report = Artifact("report", "00aa", tmp_path, {"metrics": figures})
+    result = beats("grpo", WARM_START)(plan(tmp_path, "dialogue", rounds), report)
+
+    assert passed == result.passed
+    assert compared in result.description
+
+
+@pytest.mark.parametrize("figures", [{"base": {"ex": 0.5}}, {"base": {"ex": None}, "round_3": {"ex": 0.5}}])
+def test_policies_without_scores_are_not_compared(tmp_path: Path, figures: dict[str, Any]):
+    """One that is not evaluated, or of which no turn could be graded, is neither better nor worse."""
+    result = beats(WARM_START, "base")(
+        plan(tmp_path, "dialogue"), Artifact("report", "00aa", tmp_path, {"metrics": figures})
+    )
+
+    assert result.passed
+    assert "does not compare round_3 with base" in result.description

@@ -82,6 +82,17 @@ def test_held_out_phrasing_has_its_own_rows_and_gains(report):
     assert "| round_1 | base | +100.0 [+100.0, +100.0] |" in text
 
 
+def test_each_split_has_its_own_table_by_turn(report):
+    """Group sizes stand in the header, so two splits do not share one."""
+    both = {"base": MOST, "base/dev_phrasing": NONE}
+    text, _ = report(both, {"evaluation": {"splits": ("dev", "dev_phrasing")}})
+    by_turn = text.partition("## EX by turn")[2].partition("##")[0].split()
+
+    assert 2 == by_turn.count("(8)")
+    assert ["base", "|", "75.0%"] == by_turn[by_turn.index("base") :][:3]
+    assert ["base/dev_phrasing", "|", "0.0%"] == by_turn[by_turn.index("base/dev_phrasing") :][:3]
+
+
 def test_the_share_of_unseen_gold_stands_with_every_score(report):
     """In the table of policies, with EX on these turns alone."""
     text, _ = report({"base": MOST})
