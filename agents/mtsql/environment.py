@@ -32,6 +32,7 @@ from text2sql.executor import Execution, Executor, render_result
 from text2sql.trajectory import Event, StopReason
 
 SNIPPET_ROWS = 3
+NOT_RUN = "not available (no tool runs SQL here)"
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,10 @@ class Environment:
         turns = await self.memory.recall(self.question, call.code)
         self._record("recall", sql=call.code)
         self._unjudged_recall = True
-        result = ""
-        if self.settings.prompt == "full":  # the compact reply does not show it
-            result = render_result(
-                await self.executor.aexecute(call.code, self.database), self.settings.result_characters
-            )
+        result = NOT_RUN
+        if self.settings.prompt == "full" and EXEC_SQL in self.tools:  # the compact reply does not show it
+            execution = await self.executor.aexecute(call.code, self.database)
+            result = render_result(execution, self.settings.result_characters)
         return self.wording.recalled(self._situation(), call.code, clause_view(call.code), result, turns)
 
     def _answer_malformed(self, malformed: Malformed) -> Reply:

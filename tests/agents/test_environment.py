@@ -276,6 +276,14 @@ def test_without_the_execute_tool_execution_is_never_mentioned(environment, late
     assert "unknown tool exec_sql" in replies[2].text
 
 
+@pytest.mark.parametrize(("tools", "shown"), [(("execute", "memory"), True), (("memory",), False)])
+def test_without_the_execute_tool_memory_runs_nothing_either(environment, later_question, tools, shown):
+    """Ablation: the reply of the memory tool shows what the checked SQL gives only to an agent that may execute."""
+    (reply,) = play(environment(later_question, tools=tools, prompt="full"), recall("SELECT 'mark' || 'er'"))
+
+    assert shown is ("marker" in reply.text)
+
+
 @pytest.mark.parametrize("style", ["full", "compact"])
 def test_the_short_horizon_asks_for_the_sql_at_once(environment, later_question, style):
     """No tools are offered, and the one message decides."""
