@@ -61,24 +61,30 @@ def sort_key_columns(tree: exp.Expr, schema: Schema) -> set[tuple[str, str]]:
 
 
 def tie_probes(tree: exp.Expr) -> Iterator[TieProbe]:
-    """
-    A probe for each SELECT with a LIMIT, subqueries included. Left out: a LIMIT on a set operation, and a SELECT
-    DISTINCT sorted by what it does not show (its rows would change with the sort key added).
-    """
+    """A probe for each SELECT that has one, subqueries included. A LIMIT on a set operation has none."""
     for select in tree.find_all(exp.Select):
-        limit, offset = _number(select.args.get("limit")), _number(select.args.get("offset"))
-        if not limit:
-            continue
-        keys = _order_keys(select)
-        if select.args.get("distinct") and not all(shown for _, shown in keys):
-            continue
-        probe = select.copy()
-        probe.set("offset", None)
-        for number, (key, _) in enumerate(keys):
-            probe = probe.select(exp.alias_(key.copy(), f"{_KEY}{number}"), copy=False)
-        start = offset or 0
-        probe = probe.limit(start + limit + TIE_WINDOW, copy=False)
-        yield TieProbe(probe.sql(dialect="sqlite"), len(keys), (start, start + limit) if start else (limit,))
+        if probe := tie_probe(select):
+            yield probe
+
+
+def tie_probe(select: exp.Select) -> TieProbe | None:
+    """
+    The probe of this SELECT's own LIMIT. None without one, and for a SELECT DISTINCT sorted by what it does not show
+    (its rows would change with the sort key added).
+    """
+    limit, offset = _number(select.args.get("limit")), _number(select.args.get("offset"))
+    if not limit:
+        return None
+    keys = _order_keys(select)
+    if select.args.get("distinct") and not all(shown for _, shown in keys):
+        return None
+    probe = select.copy()
+    probe.set("offset", None)
+    for number, (key, _) in enumerate(keys):
+        probe = probe.select(exp.alias_(key.copy(), f"{_KEY}{number}"), copy=False)
+    start = offset or 0
+    probe = probe.limit(start + limit + TIE_WINDOW, copy=False)
+    return TieProbe(probe.sql(dialect="sqlite"), len(keys), (start, start + limit) if start else (limit,))
 
 
 def cuts_a_tie(probe: TieProbe, rows: tuple[tuple[Any, ...], ...]) -> bool:

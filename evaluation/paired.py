@@ -117,7 +117,8 @@ def _interval(
     effects = np.zeros(draws)
     with np.errstate(invalid="ignore"):  # a draw without any turn of a small group has no effect, and no vote
         for factor, sums, counts in zip(weights, right, size, strict=True):
-            effects += factor * ((drawn @ sums.T) / (drawn @ counts.T) * weight).sum(axis=1)
+            means = np.where(weight > 0, (drawn @ sums.T) / (drawn @ counts.T), 0.0)  # those of the drawn seeds
+            effects += factor * (means * weight).sum(axis=1)
     low, high = np.nanquantile(effects, (0.025, 0.975))
     return float(low), float(high)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from evaluation.gold_flags import TieProbe, parse, tie_probes
+from evaluation.gold_flags import TieProbe, parse, tie_probe
 from evaluation.result_match import value_match
 
 _ALL_ROWS = 10**9
@@ -21,14 +21,14 @@ _ALL_ROWS = 10**9
 def order_probe(gold: str) -> TieProbe | None:
     """
     The gold without its cut and with its sort keys as further columns. None when its top level has no ORDER BY, is a
-    set operation or SELECT DISTINCT, or cannot be read.
+    set operation or SELECT DISTINCT, has a LIMIT that is no positive number, or cannot be read.
     """
     tree = parse(gold)
     if not isinstance(tree, exp.Select) or tree.args.get("distinct") or not tree.args.get("order"):
         return None
     if not tree.args.get("limit"):
         tree = tree.limit(_ALL_ROWS)
-    return next(tie_probes(tree), None)
+    return tie_probe(tree)
 
 
 def admits(probe: TieProbe, rows: tuple[tuple[Any, ...], ...], pred: tuple[tuple[Any, ...], ...]) -> bool:
