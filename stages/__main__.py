@@ -9,7 +9,9 @@ Exit status: 0 made or found complete; 1 an error that its message explains; 130
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import uuid
 
 # Read when the libraries are first imported, so before anything else is.
@@ -33,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     settings = Settings.from_environment()
     lineage_run = options.lineage_run or f"shell-{uuid.uuid4().hex[:8]}"
+    if threading.current_thread() is threading.main_thread():
+        # A lineage that is stopped asks its stages to end by SIGTERM: they end their MLflow runs like after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         profile = load_profile(options.experiment, settings.experiments)
         plan = Plan(profile, settings)
