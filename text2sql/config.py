@@ -326,6 +326,11 @@ class Profile(Section):
             raise ValueError("sft.replay trains rows of the bootstrap again, and a pretrained policy has none")
         if "dev_phrasing" in self.evaluation.splits and self.benchmark.name != "demo":
             raise ValueError("evaluation.splits names dev_phrasing, which only benchmark demo has")
+        if self.curriculum.buckets != len(self.grpo.steps_per_bucket):
+            raise ValueError(
+                f"curriculum.buckets is {self.curriculum.buckets}, grpo.steps_per_bucket has "
+                f"{len(self.grpo.steps_per_bucket)} entries: there must be one for each bucket"
+            )
         return self
 
 

@@ -85,6 +85,14 @@ def test_only_the_demo_can_be_evaluated_on_held_out_phrasing(experiments: Path):
         load_profile("real", experiments)
 
 
+def test_every_bucket_needs_its_steps(experiments: Path):
+    """Else GRPO would refuse, after everything before it has been made."""
+    write(experiments, "buckets", MINIMAL + "curriculum: {buckets: 2}\n")
+
+    with pytest.raises(ProfileError, match=r"curriculum.buckets is 2, grpo.steps_per_bucket has 3 entries"):
+        load_profile("buckets", experiments)
+
+
 def test_a_pretrained_model_needs_a_name(experiments: Path):
     """Without a name and without `init: scratch` there is nothing to start from, and the error says both ways out."""
     write(experiments, "nameless", "model: {layers: 2}\n")
