@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-export DAGSTER_HOME := $(CURDIR)/dagster_home
+export DAGSTER_HOME ?= $(CURDIR)/dagster_home
 
 .PHONY: setup setup-vllm demo smoke findings test check ui clean
 

@@ -12,6 +12,7 @@ from stages.figures import draw_figures
 from stages.findings import Family, Finding, seconds_of, seeds_text
 from stages.plan import evaluated_policies
 from text2sql.artifacts import Artifact
+from text2sql.errors import ArtifactError
 
 _FIGURE_TEXTS = {
     "ex_by_round": "EX on dev after each round and after GRPO, with the controls beside it",
@@ -21,8 +22,16 @@ _FIGURE_TEXTS = {
 
 
 def write_findings(family: Family, out: Path) -> list[Finding]:
-    """Judges all claims; writes `out`/findings.md and the figures that can be drawn to `out`/figures."""
+    """
+    Judges all claims; writes `out`/findings.md and the figures that can be drawn to `out`/figures. Raises ArtifactError
+    where nothing is measured and a page is there already: it would be lost for one that says nothing.
+    """
     findings = [family.judge(claim) for claim in family.claims]
+    if (out / "findings.md").exists() and all(finding.verdict == "not measured" for finding in findings):
+        raise ArtifactError(
+            f"No claim is measured by the artifacts that are here, so {out / 'findings.md'} stays as it is. Run "
+            "`make findings`, or name another folder with --out to see what is missing."
+        )
     drawn = draw_figures(family, findings, out / "figures")
     (out / "findings.md").write_text(page(family, findings, drawn), encoding="utf-8")
     return findings
@@ -65,10 +74,16 @@ number per seed, it is Student's. Seconds are those of the last attempt where a 
 bars whose warm start is another checkpoint than in the main table. A small model made from scratch, on generated
 dialogues, can share its sign and hardly its size. **Behind it**: the time of all stages that the number rests on,
 training included, over all seeds; claims share most of them. The **sister benchmark** is dev in other words
-(`dev_phrasing`): the same databases and intents in phrasing that training never joins."""
+(`dev_phrasing`): the same databases and intents in phrasing that training never joins.
+
+**The untrained agent** is the base policy (for a model made from scratch: after its bootstrap), **the warm start** the
+policy after round 3, **the agent** that after GRPO; **training** is all between the base policy and the agent. **Train
+items** that rounds solve are those that the bootstrap has not read."""
 
 _OPENED = """\
 ## How each number is opened
+
+On the machine where the experiments were run. Elsewhere they are run first: fingerprints stay, ids of MLflow runs do not.
 
 1. `make ui`, then MLflow on port 5000: in the experiment `demo` each stage is a run of its own, found by
    `tags.fingerprint = '...'` with a fingerprint from the last table. Runs are named like their stage
@@ -176,9 +191,8 @@ def _experiments(family: Family) -> str:
         counted |= own.keys()
         profile = family.run(experiment, family.seeds[0]).plan.profile
         command = f"`python -m pipelines run {experiment}@SEED`"
-        rows.append(
-            [_short(experiment), profile.description, command, _duration(seconds_of(own[key] for key in fresh))]
-        )
+        took = _duration(seconds_of(own[key] for key in fresh)) if fresh else "not made"
+        rows.append([_short(experiment), profile.description, command, took])
     header = (
         "experiment",
         "what it is",

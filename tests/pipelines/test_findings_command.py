@@ -56,6 +56,18 @@ def test_without_run_the_command_only_reads(command, tmp_path: Path, capsys: pyt
     ).read_text(encoding="utf-8")
 
 
+def test_a_page_is_not_lost_for_one_that_says_nothing(command, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Where no experiment of the family has been run, as in a fresh clone, the page and its figures stay."""
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    (tmp_path / "docs" / "findings.md").write_text("measured", encoding="utf-8")
+    (tmp_path / "docs" / "figures" / "effects.svg").touch()
+
+    assert 1 == command()
+    assert "No claim is measured" in capsys.readouterr().err
+    assert "measured" == (tmp_path / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert (tmp_path / "docs" / "figures" / "effects.svg").exists()
+
+
 @pytest.mark.parametrize("seeds", ["one", "1,,2", "-1"])
 def test_seeds_that_are_none_are_refused(command, seeds: str):
     """Wrong usage, before any work."""
