@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from agents.mtsql.actions import EXEC_SQL, MEMORY_RETRIEVE, call_phrases
@@ -38,13 +38,15 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     if settings.init == "pretrained":
         assert settings.name is not None
         resolve_policy(settings.name)
-        context.write_json("reference.json", {"policy": settings.name, "reason": "pretrained"})
+        folder = Path(settings.name).expanduser()
+        policy = str(folder.resolve()) if folder.is_dir() else settings.name
+        context.write_json("reference.json", {"policy": policy, "reason": "pretrained"})
         return {"pretrained": settings.name}
     bootstrap = settings.bootstrap
     items = bootstrap_items(context)
     last = {item.dialogue_id: item for item in items}  # the last turn's prompt holds the whole dialogue
     shown = some_items(items, bootstrap.items, context.profile.seed)
-    scratch, reader = context.out / "scratch", context.out / "reader"
+    scratch, reader = context.work / "scratch", context.work / "reader"
     with context.executor() as executor:
         dialogues = [whole_dialogue(item, number, context, executor) for number, item in enumerate(last.values())]
         episodes = [script for item in shown for script in scripts(item, context, executor)]
@@ -73,15 +75,12 @@ def make_base_policy(context: StageContext) -> dict[str, Any]:
     context.say(f"base_policy: {', '.join(f'{value} {key}' for key, value in facts.items())}")
     b, limit = bootstrap, settings.max_positions
     reading = [reading_row(script, trajectory, codec, b.other_tokens) for script, trajectory in read]
-    if not (reader / "policy.json").is_file():
-        phase = _sft(b.dialogue_epochs, b.dialogue_learning_rate, b.dialogue_batch_size, limit)
-        facts.update(train(context, reading, str(scratch), phase, name="reader"))
+    phase = _sft(b.dialogue_epochs, b.dialogue_learning_rate, b.dialogue_batch_size, limit)
+    facts.update(train(context, reading, str(scratch), phase, name="reader"))
     speaking = [row_from_trajectory(trajectory, script.mistaken) for script, trajectory in kept]
     rows = [*named("dialogue", reading), *named("episode", speaking)]
     facts.update(train(context, rows, str(reader), _sft(b.epochs, b.learning_rate, b.batch_size, limit)))
     write_rows(rows, context.out / BOOTSTRAP_ROWS)
-    for folder in (scratch, reader):
-        shutil.rmtree(folder)
     return facts
 
 

@@ -38,6 +38,11 @@ class StageContext:
     log: Callable[[Mapping[str, float], int], None]
     say: Callable[[str], None]
 
+    @property
+    def work(self) -> Path:
+        """For what an interrupted stage goes on from: lies in `out` until the stage is complete, and is no part of it."""
+        return self.out / "work"
+
     def path(self, role: str, name: str = "") -> Path:
         return self.inputs[role].path / name
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from stages.context import StageContext
-from stages.policies import BOOTSTRAP_ROWS, carry_over, replayed, train
+from stages.policies import BOOTSTRAP_ROWS, bootstrap_rows, carry_over, train
 from stages.sampling import sampled
 from trainers.budgets import rows_for_budget
 from trainers.rows import TrainingRow, read_rows, row_from_trajectory
@@ -67,7 +67,7 @@ def make_grpo_control(context: StageContext) -> dict[str, Any]:
     rows = _trainable(attempts, settings.max_tokens)
     if not rows:
         return carry_over(context, "no attempt at an item of the buckets was right")
-    rows += _trainable(replayed(context, round(settings.replay * len(rows))), settings.max_tokens)
+    rows += _trainable(bootstrap_rows(context, round(settings.replay * len(rows))), settings.max_tokens)
     budget = grpo["tokens"] * (1 + READ_OR_GENERATED)  # each token of an episode is read or generated, then trained
     epochs = budget / sum(len(row.input_ids) for row in rows)
     metrics = train(context, rows, context.policy(), settings.model_copy(update={"epochs": epochs}))

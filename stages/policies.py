@@ -6,8 +6,7 @@ import itertools
 import json
 import os
 import random
-import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from text2sql.config import AgentSettings, RewardSettings, SFTSettings
 from text2sql.dialogue import Item
 from text2sql.engines.base import Engine
 from text2sql.errors import TrajectoryError
-from text2sql.rollout import rollout
+from text2sql.rollout import Failure, rollout
 from text2sql.trajectory import Trajectory, read_trajectories
 from trainers.rows import TrainingRow, read_rows, row_from_trajectory
 
@@ -71,12 +70,12 @@ def make_round_policy(context: StageContext) -> dict[str, Any]:
     settings = context.profile.sft
     start = context.policy("base" if settings.start_from == "base" else "policy")
     rows = [row_from_trajectory(one) for one in trajectories]
-    again = replayed(context, round(settings.replay * len(rows)))
+    again = bootstrap_rows(context, round(settings.replay * len(rows)))
     metrics = train(context, [*rows, *again], start, settings)
     return {"carried_over": 0, "new_trajectories": new, "replayed": len(again), **metrics}
 
 
-def replayed(context: StageContext, count: int) -> list[TrainingRow]:
+def bootstrap_rows(context: StageContext, count: int) -> list[TrainingRow]:
     """So many rows of the bootstrap, all of them where it has no more."""
     if not count:
         return []
@@ -113,23 +112,21 @@ def train(
     context: StageContext, rows: Sequence[TrainingRow], start: str, settings: SFTSettings, name: str = "policy"
 ) -> dict[str, Any]:
     """
-    Masked SFT into the folder `name`; the working folder with checkpoints is kept only until it is done. What is
-    trained on the way to the stage's own policy puts its name before its metrics.
+    Masked SFT into the stage's own policy. With another `name`, what is trained on the way to it: a folder of that name
+    in `work`, and its name before its metrics.
     """
     from trainers.sft import train_sft
 
     prefix = "" if name == "policy" else f"{name}/"
-    work = context.out / f"{name}.work"
     metrics = train_sft(
         rows,
         Path(start),
-        context.out / name,
+        context.out / "policy" if name == "policy" else context.work / name,
         settings,
         seed=context.profile.seed,
-        work=work,
+        work=context.work / f"{name}.checkpoints",
         on_metrics=lambda values, step: context.log({f"{prefix}{key}": v for key, v in values.items()}, step),
     )
-    shutil.rmtree(work, ignore_errors=True)
     said = ", ".join(f"{key} {_short(value)}" for key, value in metrics.items())
     context.say(f"{context.key}: {prefix.replace('/', ': ')}{said}")
     return {f"{prefix}{key}": value for key, value in metrics.items()}
@@ -158,7 +155,8 @@ def reinforce(
 ) -> dict[str, Any]:
     """
     GRPO over the items of `buckets`. A policy whose buckets are all empty (every item always solved) is carried over.
-    The live model samples through the same agent and environment as everywhere; rewards come from its events.
+    The live model samples through the same agent and environment as everywhere; rewards come from its events. A sample
+    that the machine lost has none.
     """
     from trainers.grpo import RolloutSample, train_grpo
 
@@ -176,7 +174,8 @@ def reinforce(
 
         def roll_out(engine: Engine, item_ids: Sequence[str], seed: int) -> list[RolloutSample]:
             """One rewarded sample per entry of `item_ids`; an item stands there once for each sample of its group."""
-            trajectories: dict[str, Iterator[Trajectory]] = {}
+            trajectories: dict[str, Iterator[Trajectory]] = defaultdict(lambda: iter(()))
+            failures: list[Failure] = []
             for count, group in by_count(item_ids).items():
                 played = asyncio.run(
                     rollout(
@@ -188,12 +187,22 @@ def reinforce(
                         concurrency=profile.engine.concurrency,
                         seed=seed,
                         prior="gold",
+                        on_failure=failures.append,
                     )
                 )
                 for item_id, own in itertools.groupby(played, key=lambda trajectory: trajectory.item_id):
                     trajectories[item_id] = iter(list(own))
-            ordered = [next(trajectories[item_id]) for item_id in item_ids]
-            return [rewarded(one) for one in run_ahead(scorer, ordered, golds)]
+            if failures:
+                context.say(f"{context.key}: samples lost by the machine: {len(failures)}, by {failures[-1].message}")
+            ordered = [next(trajectories[item_id], None) for item_id in item_ids]
+            judged = run_ahead(scorer, [one for one in ordered if one], golds)
+            samples = zip(item_ids, ordered, strict=True)
+            return [rewarded(next(judged)) if one else lost(item_id) for item_id, one in samples]
+
+        def lost(item_id: str) -> RolloutSample:
+            prompt, tools = agent.environment(items[item_id].question()).prompt()
+            ids = agent.codec.prompt_ids(prompt, tools)
+            return RolloutSample(item_id, ids, (), (), (), reward=None, status="infrastructure")
 
         def rewarded(trajectory: Trajectory) -> RolloutSample:
             result = reward(trajectory, golds[trajectory.item_id], scorer, rewards)
@@ -211,7 +220,6 @@ def reinforce(
                 tool_calls=trajectory.tool_calls,
             )
 
-        work = context.out / "work"
         metrics = train_grpo(
             buckets,
             roll_out,
@@ -219,12 +227,11 @@ def reinforce(
             context.out / "policy",
             settings,
             seed=profile.seed,
-            work=work,
+            work=context.work / "policy.checkpoints",
             on_metrics=context.log,
             # The weights change with every step: they sample in this process, whatever serves finished policies.
             engine=profile.engine.model_copy(update={"kind": "transformers"}),
         )
-        shutil.rmtree(work, ignore_errors=True)
     context.say(f"{context.key}: {', '.join(f'{key} {_short(value)}' for key, value in metrics.items())}")
     return {"carried_over": 0, **metrics}
 

@@ -12,6 +12,7 @@ Every exception of the project.
     ├── ArtifactError         an artifact is incomplete, damaged or being written by another process
     ├── TrackingError         MLflow cannot be reached
     └── TrainingError         training stopped for a stated reason
+        └── DivergenceError   loss or gradient is no longer finite: the weights are worth nothing
 
 A query that fails is none of these: it is data (`text2sql.executor.Execution.status`).
 Every message says what was found, what was expected and what to do next.
@@ -60,3 +61,7 @@ class TrackingError(Text2SqlError):
 
 class TrainingError(Text2SqlError):
     """Training stopped for a stated reason."""
+
+
+class DivergenceError(TrainingError):
+    """Loss or gradient is no longer finite; the weights after such a step are never saved."""

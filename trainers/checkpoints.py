@@ -1,26 +1,40 @@
 """
 What both trainers share: checkpoints that survive a `kill -9`, how a policy is loaded and saved, and quiet libraries.
 
-A checkpoint counts only once its marker file is written, after everything else; a folder without the marker is left over
-from an interrupted save and is removed. Two checkpoints are kept, so one whole checkpoint is there at any moment.
+A checkpoint counts only once its marker file is there, which is written after everything else and holds the seconds of
+training that led to it; a folder without the marker is left over from an interrupted save and is removed. Two checkpoints
+are kept, so one whole checkpoint is there at any moment, and one is written after the last step: a training that is
+finished is never done again.
 """
 
 import ctypes
 import hashlib
 import json
+import logging
 import math
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PrinterCallback, Trainer, TrainerCallback
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
-from text2sql.errors import PolicyError, TrainingError
+from text2sql.errors import DivergenceError, PolicyError, TrainingError
 from text2sql.policy import RECORD, check_policy, resolve_policy, write_policy_record
+
+log = logging.getLogger(__name__)
 
 OnMetrics = Callable[[Mapping[str, float], int], None]  # values, step
 
@@ -31,6 +45,21 @@ RUN_RECORD = "run.json"
 class CheckpointMixin(Trainer):
     """To be put before a TRL trainer: marked checkpoints, no model cards, no telemetry, no printing."""
 
+    started = 0.0
+
+    def train_on(self, work: Path) -> int:
+        """Train to the last step, from the latest whole checkpoint in `work` if there is one. Returns its step, else 0."""
+        found = last_checkpoint(work)
+        earlier = float((found / MARKER).read_text(encoding="utf-8") or 0) if found else 0.0
+        self.started = time.monotonic() - earlier
+        self.train(resume_from_checkpoint=str(found) if found else None)
+        return int(found.name.rpartition("-")[2]) if found else 0
+
+    @property
+    def seconds(self) -> float:
+        """Since training began; of earlier attempts, what led to the checkpoint that was gone on with."""
+        return time.monotonic() - self.started
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
@@ -39,7 +68,7 @@ class CheckpointMixin(Trainer):
             for file in filter(Path.is_file, folder.rglob("*")):
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
-            (folder / MARKER).touch()
+            (folder / MARKER).write_text(f"{self.seconds:.2f}", encoding="utf-8")
 
     def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
         """A policy's record is written by `save_policy`; checkpoints need none."""
@@ -54,7 +83,7 @@ class CheckpointMixin(Trainer):
 class ReportMetrics(TrainerCallback):
     """
     Hands what the trainer logs to `on_metrics`, on the main process, under the project's own names. Raises
-    TrainingError when loss or gradient is not finite, before such weights can be saved.
+    DivergenceError when loss or gradient is not finite: after such a step, and before its weights are saved.
     """
 
     def __init__(self, on_metrics: OnMetrics, rename: Callable[[Mapping[str, float]], dict[str, float]]) -> None:
@@ -64,7 +93,7 @@ class ReportMetrics(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         for name in ("loss", "grad_norm"):
             if not math.isfinite((logs or {}).get(name) or 0.0):
-                raise TrainingError(
+                raise DivergenceError(
                     f"{name} is {logs[name]} at step {state.global_step}: training has diverged. Lower the learning "
                     f"rate (now {args.learning_rate}), or look at the rows of this step."
                 )
@@ -175,3 +204,14 @@ def device_arguments() -> dict[str, Any]:
         "use_cpu": not gpu,
         "dataloader_pin_memory": gpu,
     }
+
+
+def use_one_gpu(arguments: TrainingArguments) -> None:
+    """One process trains on one GPU, the first, however many it sees: TRL refuses the DataParallel of transformers."""
+    if arguments.n_gpu > 1:
+        log.warning(
+            "%d GPUs are visible, but this process trains on the first one only. To train on all of them, start the "
+            "training by `accelerate launch` (SFT: `accelerate launch -m trainers.sft SPEC.json`).",
+            arguments.n_gpu,
+        )
+        arguments._n_gpu = 1

@@ -13,7 +13,6 @@ clipping, token-mean loss over the model's own tokens of the step, one update pe
 included.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,11 +22,11 @@ import torch
 from trl.trainer.grpo_config import GRPOConfig
 
 from text2sql.config import EngineSettings, GRPOSettings
-from text2sql.errors import Text2SqlError, TrainingError
-from trainers.checkpoints import OnMetrics, claim_work, device_arguments, last_checkpoint, load_policy, save_policy
+from text2sql.errors import DivergenceError, TrainingError
+from trainers.checkpoints import OnMetrics, claim_work, device_arguments, load_policy, save_policy, use_one_gpu
 from trainers.curriculum import plan_steps
 from trainers.groups import RolloutSample
-from trainers.rollout_trainer import RolloutFunction, RolloutGRPOTrainer
+from trainers.rollout_trainer import OWN, RolloutFunction, RolloutGRPOTrainer
 
 __all__ = ["RolloutFunction", "RolloutSample", "train_grpo"]
 
@@ -47,15 +46,17 @@ def train_grpo(
     """
     Train `policy` over the items of `buckets` and write the new policy to `out`.
 
-    Checkpoints go to `work` every `save_steps` steps, and when the rollout fails; called again, training continues at
-    the latest whole one: step, items, bucket, seeds and optimizer. `on_metrics` gets, per step, the numbers of
-    `step_metrics` (reward, its parts, tokens, shares), bucket, seconds, sampling_seconds, loss, grad_norm, learning_rate,
-    entropy (nats, over the micro-batches that were trained), kl when it is on, tokens (of all episodes of the step,
-    prompts and environment included), and logprob_difference, the mean distance between the engine's and the trainer's
-    log-probabilities of the sampled tokens. Returns counts and final numbers; `tokens` is their sum over all steps.
+    Checkpoints go to `work` every `save_steps` steps, after the last, and when anything fails that leaves the weights as
+    the last step made them; called again, training continues at the latest whole one: step, items, bucket, seeds and
+    optimizer. `on_metrics` gets, per step, the numbers of `step_metrics` (reward, its parts, tokens, shares), bucket,
+    seconds, sampling_seconds, loss, grad_norm, learning_rate, entropy (nats, over the micro-batches that were trained),
+    kl when it is on, tokens (of all episodes of the step, prompts and environment included), and logprob_difference, the
+    mean distance between the engine's and the trainer's log-probabilities of the sampled tokens. Returns final numbers
+    and counts over the steps and seconds of all attempts.
 
-    Raises TrainingError when the machine lost more than `max_infrastructure_share` of a step's samples, after
-    `stop_after_clipped_steps`, and when the loss is not finite; errors of the rollout are raised as they are.
+    Raises TrainingError when the machine lost more than `max_infrastructure_share` of a step's samples and after
+    `stop_after_clipped_steps`, DivergenceError when the loss is not finite; errors of the rollout and of `on_metrics` are
+    raised as they are.
     """
     engine = engine or EngineSettings()
     if engine.kind != "transformers":
@@ -69,26 +70,27 @@ def train_grpo(
     trainer = RolloutGRPOTrainer(
         model, tokenizer, _arguments(settings, seed, work), plan, rollout, settings, engine.batch_size, on_metrics
     )
-    resumed_from = last_checkpoint(work)
-    started = time.monotonic()
     try:
-        trainer.train(resume_from_checkpoint=str(resumed_from) if resumed_from else None)
-    except Text2SqlError:
+        resumed_from_step = trainer.train_on(work)
+    except DivergenceError:
+        raise
+    except Exception:
         trainer.save_interrupted()
         raise
+    steps = trainer.logged_steps
     summary = {
         "steps": trainer.state.global_step,
-        "resumed_from_step": int(resumed_from.name.rpartition("-")[2]) if resumed_from else 0,
-        "steps_without_signal": trainer.steps_without_signal,
-        "tokens": round(sum(entry.get("tokens", 0.0) for entry in trainer.state.log_history)),
+        "resumed_from_step": resumed_from_step,
+        "steps_without_signal": sum(1 for step in steps if step.get(f"{OWN}without_signal")),
+        "tokens": round(sum(step["tokens"] for step in steps)),
         **{
-            f"final_{name}": trainer.numbers[name]
+            f"final_{name}": steps[-1][f"{OWN}{name}"]
             for name in ("reward", "flat_groups_share")
-            if name in trainer.numbers
+            if f"{OWN}{name}" in steps[-1]
         },
     }
     save_policy(trainer, tokenizer, out, name="grpo", parent=policy, details=summary)
-    return {**summary, "seconds": time.monotonic() - started}
+    return {**summary, "seconds": trainer.seconds}
 
 
 def _arguments(settings: GRPOSettings, seed: int, work: Path) -> GRPOConfig:
@@ -102,7 +104,7 @@ def _arguments(settings: GRPOSettings, seed: int, work: Path) -> GRPOConfig:
         )
     own = samples // processes
     micro = max(size for size in range(1, min(settings.micro_batch, own) + 1) if own % size == 0)
-    return GRPOConfig(
+    arguments = GRPOConfig(
         output_dir=str(work),
         num_generations=settings.group_size,
         per_device_train_batch_size=micro,
@@ -130,6 +132,8 @@ def _arguments(settings: GRPOSettings, seed: int, work: Path) -> GRPOConfig:
         seed=seed,
         **machine,
     )
+    use_one_gpu(arguments)
+    return arguments
 
 
 def _processes() -> int:

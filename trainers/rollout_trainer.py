@@ -8,6 +8,7 @@ and so are the micro-batches (`trainers.micro_batches`).
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 import time
@@ -50,6 +51,9 @@ LOGGED = {
     "tokens": "tokens",
 }
 
+OWN = "own/"
+"""Before our numbers of a step in TRL's log, and so in the trainer's state, which a resumed run goes on from."""
+
 
 def _given_reward(prompts: list[str], given_reward: list[float | None], **_: Any) -> list[float | None]:
     """TRL asks for a reward function; what it makes of the values is neither trained on nor logged."""
@@ -78,8 +82,7 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
         self.settings = settings
         self.batch_size = batch_size
         self.numbers: dict[str, float] = {}
-        self.steps_without_signal = 0
-        self.clipped_steps = 0
+        self.stepping = False
         self.own_advantages: list[float] = []
         self.sorted_already = False
         with warnings.catch_warnings():
@@ -129,11 +132,17 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
             "bucket": float(self.plan[self.state.global_step].bucket + 1),
             "sampling_seconds": sampling_seconds,
         }
-        # By TRL's own log they get into the trainer's state, which a resumed run goes on from.
         tokens = sum(numbers.prompt_tokens + numbers.completion_tokens for numbers in everything)
         self._metrics["train"]["tokens"].append(float(tokens))
+        for name, value in self.numbers.items():
+            self._metrics["train"][f"{OWN}{name}"].append(value)
         self.refuse_lost_step(len(everything))
         self.warn()
+
+    @property
+    def logged_steps(self) -> list[dict[str, float]]:
+        """What was logged of every finished step, those of earlier attempts included."""
+        return [entry for entry in self.state.log_history if "tokens" in entry]
 
     def refuse_lost_step(self, samples: int) -> None:
         lost = self.numbers["infrastructure_share"]
@@ -150,7 +159,8 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
             self.state.global_step + 1, self.numbers["flat_groups_share"], self.numbers["truncated_share"],
         )  # fmt: skip
         limits = "agent.max_message_tokens and agent.max_episode_tokens"
-        self.clipped_steps = self.clipped_steps + 1 if cut == 1.0 else 0
+        shares = [*(entry.get(f"{OWN}truncated_share") for entry in self.logged_steps), cut]
+        clipped_steps = sum(1 for _ in itertools.takewhile(lambda share: share == 1.0, reversed(shares)))
         if cut == 1.0 and flat == 1.0:
             log.warning(
                 "step %d: every episode hit a token limit and every group has equal rewards; nothing can be learned. "
@@ -161,9 +171,9 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
                 "step %d: %.0f %% of the groups have equal rewards and teach nothing. Choose items of medium difficulty "
                 "(curriculum), a higher grpo.temperature or a larger grpo.group_size.", step, 100 * flat,
             )  # fmt: skip
-        if self.settings.stop_after_clipped_steps and self.clipped_steps >= self.settings.stop_after_clipped_steps:
+        if self.settings.stop_after_clipped_steps and clipped_steps >= self.settings.stop_after_clipped_steps:
             raise TrainingError(
-                f"In {self.clipped_steps} steps in a row every episode hit a token limit "
+                f"In {clipped_steps} steps in a row every episode hit a token limit "
                 f"(grpo.stop_after_clipped_steps). Raise {limits}."
             )
 
@@ -233,14 +243,22 @@ class RolloutGRPOTrainer(CheckpointMixin, GRPOTrainer):
         return {**self.numbers, **step_numbers(logs, LOGGED)}
 
     def save_interrupted(self) -> None:
-        """Keep the steps since the last save when a rollout failed; the failed step has changed nothing yet."""
+        """
+        Keep the steps since the last save when something failed, but not in the middle of an optimizer step, whose weights
+        are half old and half new. With several processes nothing is saved: a save needs all of them, and one that failed
+        alone would wait for the others. What goes wrong here is logged, so that the failure itself is raised.
+        """
         folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
-        if self.state.global_step and not folder.exists():
+        if not self.state.global_step or folder.exists() or self.stepping or self.accelerator.num_processes > 1:
+            return
+        try:
             self._save_checkpoint(self.model, None)
+        except Exception as error:
+            log.warning("step %d could not be saved: %s: %s", self.state.global_step, type(error).__name__, error)
 
 
 class StepWatch(TrainerCallback):
-    """Times steps, and keeps a step without signal from moving the weights by momentum."""
+    """Times steps, notes when weights change, and keeps a step without signal from moving them by momentum."""
 
     def __init__(self, trainer: RolloutGRPOTrainer) -> None:
         self.trainer = trainer
@@ -250,11 +268,14 @@ class StepWatch(TrainerCallback):
         self.started = time.monotonic()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not self.trainer.step_has_signal:
-            self.trainer.steps_without_signal += 1
+        self.trainer.stepping = True
+        silent = not self.trainer.step_has_signal
+        self.trainer._metrics["train"][f"{OWN}without_signal"].append(float(silent))
+        if silent:
             self.trainer.model_wrapped.zero_grad(set_to_none=True)  # AdamW leaves parameters without a gradient alone
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.stepping = False
         self.trainer.numbers["seconds"] = time.monotonic() - self.started
 
 

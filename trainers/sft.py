@@ -36,10 +36,10 @@ from trainers.checkpoints import (
     ReportMetrics,
     claim_work,
     device_arguments,
-    last_checkpoint,
     load_policy,
     save_policy,
     step_numbers,
+    use_one_gpu,
 )
 from trainers.rows import IGNORED, TrainingRow, read_rows, training_order, usable_rows
 
@@ -97,12 +97,13 @@ def train_sft(
     """
     Train `policy` on `rows` and write the new policy to `out`.
 
-    Checkpoints go to `work` every `save_steps` steps; called again after an interruption, training continues at the
-    latest whole one with the same data order, optimizer and schedule. `on_metrics` gets, per step, loss (nats per
-    trained token), learning_rate, grad_norm, token_accuracy, entropy, tokens_per_second, and validation_loss at
-    each save when `validation` rows are given. Returns counts (`tokens`: all that went through the model, padding left
-    out; `trained_tokens`: those with a loss) and the final loss. Raises TrainingError when no row
-    can be trained or the loss is not finite, PolicyError when the policy cannot be loaded.
+    Checkpoints go to `work` every `save_steps` steps and after the last; called again after an interruption, training
+    continues at the latest whole one with the same data order, optimizer and schedule. `on_metrics` gets, per step,
+    loss (nats per trained token), learning_rate, grad_norm, token_accuracy, entropy, tokens_per_second, and
+    validation_loss at each save when `validation` rows are given. Returns counts (`tokens`: all that went through the
+    model, padding left out; `trained_tokens`: those with a loss), the final loss and the seconds of all attempts. Raises
+    TrainingError when no row can be trained, DivergenceError when the loss is not finite, PolicyError when the policy
+    cannot be loaded.
     """
     model, tokenizer = load_policy(policy)
     limit = min(settings.max_tokens, model.config.max_position_embeddings)
@@ -126,7 +127,6 @@ def train_sft(
     order = training_order(lengths, epochs=settings.epochs, rows_per_step=rows_per_step, seed=seed)
     steps = -(-len(order) // rows_per_step)
     arguments.warmup_steps = round(settings.warmup_share * steps)
-    resumed_from = last_checkpoint(work)
 
     speed = MeasureSpeed([lengths[index] for index in order], rows_per_step)
     collator = RightPadded(tokenizer.pad_token_id)
@@ -145,11 +145,10 @@ def train_sft(
             ValidationLoss(trainer, checked, collator, arguments.per_device_train_batch_size, on_metrics)
         )
     trainer.add_callback(ReportMetrics(on_metrics, speed.named))
-    started = time.monotonic()
-    trainer.train(resume_from_checkpoint=str(resumed_from) if resumed_from else None)
+    resumed_from_step = trainer.train_on(work)
     summary = {
         "steps": trainer.state.global_step,
-        "resumed_from_step": int(resumed_from.name.rpartition("-")[2]) if resumed_from else 0,
+        "resumed_from_step": resumed_from_step,
         "rows": len(usable.rows),
         "rows_too_long": len(usable.too_long),
         "rows_untrained": len(usable.untrained),
@@ -158,7 +157,7 @@ def train_sft(
         "final_loss": next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry),
     }
     save_policy(trainer, tokenizer, out, name="sft", parent=policy, details=summary)
-    return {**summary, "seconds": time.monotonic() - started}
+    return {**summary, "seconds": trainer.seconds}
 
 
 def _arguments(settings: SFTSettings, seed: int, work: Path) -> SFTConfig:
@@ -166,7 +165,7 @@ def _arguments(settings: SFTSettings, seed: int, work: Path) -> SFTConfig:
     micro = settings.batch_size
     if machine["use_cpu"]:
         micro = max(size for size in range(1, CPU_ROWS + 1) if settings.batch_size % size == 0)
-    return SFTConfig(
+    arguments = SFTConfig(
         output_dir=str(work),
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=settings.gradient_accumulation * settings.batch_size // micro,
@@ -190,6 +189,8 @@ def _arguments(settings: SFTSettings, seed: int, work: Path) -> SFTConfig:
         seed=seed,
         **machine,
     )
+    use_one_gpu(arguments)
+    return arguments
 
 
 def _dataset(rows: Sequence[TrainingRow]) -> Dataset:

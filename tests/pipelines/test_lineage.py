@@ -68,7 +68,7 @@ def lineage(tmp_path_factory: pytest.TempPathFactory) -> Lineage:
     plan = Plan(load_profile("smoke", settings.experiments), settings)
 
     base = plan.store.partial_folder("base_policy", plan.fingerprints["base_policy"])
-    kill_when(lambda: any((base / "policy.work").glob("*")), environment)
+    kill_when(lambda: any((base / "work" / "policy.checkpoints").glob("*")), environment)
     sampling = plan.store.partial_folder("round_1/trajectories", plan.fingerprints["round_1/trajectories"])
     kill_when(lambda: any(sampling.glob("shards/*.jsonl")), environment)
     shard_times = {path.name: path.stat().st_mtime_ns for path in sampling.glob("shards/*.jsonl")}

@@ -44,6 +44,19 @@ def test_rows_of_the_bootstrap_are_trained_along(round_of, replay: float, rows: 
     assert metrics["trained_tokens"] == 4 * 4 + 2 * rows
 
 
+@pytest.mark.slow
+def test_a_finished_round_is_not_trained_again(round_of):
+    """What fails after the training costs no training: the next attempt takes no step and has the same numbers."""
+    context = round_of()
+    first = make_round_policy(context)
+    steps: list[int] = []
+
+    again = make_round_policy(replace(context, log=lambda values, step: steps.append(step)))
+
+    assert [] == steps
+    assert {**first, "resumed_from_step": 2, "seconds": again["seconds"]} == again
+
+
 def test_a_pretrained_policy_has_nothing_to_replay():
     """The profile is refused: no bootstrap, no rows."""
     with pytest.raises(ValueError, match=r"sft\.replay .* a pretrained policy has none"):

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from stages.checks import inputs_are_current
-from stages.plan import Plan
+from stages.context import StageContext
+from stages.plan import Plan, Stage
 from stages.runner import materialize
 from stages.tracking import Tracker
 from text2sql.config import Profile, Settings
+from text2sql.errors import TrackingError
 
 DEMO = {
     "name": "run",
@@ -120,6 +122,32 @@ def test_two_commands_make_an_artifact_once_and_other_settings_make_another(make
     assert earlier[0][0].build == later.build == kept.build
     assert later.path != different.path
     assert {later.path, different.path} == set(later.path.parent.iterdir())
+
+
+def test_what_a_stage_works_with_is_there_until_all_that_follows_has_been_done(make_plan, monkeypatch):
+    """A training is not lost when MLflow fails after it: its working folder goes only with the stage's completion."""
+    plan = make_plan()
+    found: list[bool] = []
+
+    def train(context: StageContext) -> dict[str, Any]:
+        found.append((context.work / "checkpoint").is_file())
+        context.work.mkdir(exist_ok=True)
+        (context.work / "checkpoint").write_text("ten hours", encoding="utf-8")
+        context.write_json("trained.json", {})
+        return {}
+
+    def gone(*_):
+        raise TrackingError("MLflow is gone")
+
+    monkeypatch.setattr(Stage, "load", lambda stage: train)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "log_results", gone)
+        with pytest.raises(TrackingError):
+            materialize(plan, "benchmark", opener(plan))
+    artifact, _ = materialize(plan, "benchmark", opener(plan))
+
+    assert [False, True] == found
+    assert {"manifest.json", "trained.json"} == {path.name for path in artifact.path.iterdir()}
 
 
 @pytest.mark.parametrize(("lost", "made_again"), [(3, True), (0, False)])

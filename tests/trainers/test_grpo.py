@@ -10,10 +10,11 @@ from transformers import AutoModelForCausalLM
 
 from text2sql.config import EngineSettings, GRPOSettings
 from text2sql.engines.base import SamplingParams
-from text2sql.errors import EngineError, TrainingError
+from text2sql.errors import DivergenceError, EngineError, TrainingError
 from text2sql.policy import check_policy
 from trainers.groups import group_advantages
 from trainers.grpo import RolloutSample, train_grpo
+from trainers.rollout_trainer import RolloutGRPOTrainer
 
 pytestmark = pytest.mark.slow
 
@@ -163,15 +164,27 @@ def test_gradient_is_the_policy_gradient_over_the_models_tokens(tiny_policy, tmp
 
 
 def test_environment_tokens_have_no_loss(tiny_policy, tmp_path):
-    """Case ma-tool-tokens: what the environment said, first or last in the episode, moves no weight by itself."""
+    """
+    Case ma-tool-tokens: what the environment said last, after which the model says nothing, moves no weight: episodes
+    that differ in it alone give the same policy.
+    """
 
-    def only_environment_masked(sample, index, step):
-        return replaced(sample, completion_mask=[0] * 7)
+    def ending_in(token):
+        def change(sample, index, step):
+            return replaced(
+                sample,
+                completion_ids=[*sample.completion_ids, token],
+                completion_mask=[*sample.completion_mask, 0],
+                logprobs=[*sample.logprobs, 0.0],
+            )
 
-    _, metrics = train(tiny_policy, tmp_path, Toy(change=only_environment_masked))
+        return change
 
-    assert all(0.0 == metrics[step].get("grad_norm", 0.0) for step in metrics)
-    assert torch.equal(weights(tiny_policy), weights(tmp_path / "out"))
+    train(tiny_policy, tmp_path / "one", Toy(change=ending_in(60)))
+    train(tiny_policy, tmp_path / "other", Toy(change=ending_in(99)))
+
+    assert torch.equal(weights(tmp_path / "one" / "out"), weights(tmp_path / "other" / "out"))
+    assert not torch.equal(weights(tiny_policy), weights(tmp_path / "one" / "out"))
 
 
 def test_resumed_run_is_the_same_run(tiny_policy, tmp_path):
@@ -204,6 +217,124 @@ def test_resumed_run_is_the_same_run(tiny_policy, tmp_path):
         assert one_go[step]["reward"] == pytest.approx(values["reward"], abs=1e-6)
         assert one_go[step]["bucket"] == values["bucket"]
     torch.testing.assert_close(weights(tmp_path / "whole" / "out"), weights(tmp_path / "stopped" / "out"))
+
+
+def test_finished_run_takes_no_step_again(tiny_policy, tmp_path):
+    """Called again after its last step, training writes the same policy, with the numbers and the seconds of the whole."""
+    first, _ = train(tiny_policy, tmp_path, Toy())
+    trained = weights(tmp_path / "out")
+    (tmp_path / "work" / "checkpoint-4" / "whole").write_text("1000")
+
+    toy = Toy()
+    again, _ = train(tiny_policy, tmp_path, toy)
+
+    assert [] == toy.calls
+    assert torch.equal(trained, weights(tmp_path / "out"))
+    assert {**first, "resumed_from_step": 4, "seconds": again["seconds"]} == again
+    assert 1000 < again["seconds"] < 1000 + 60
+
+
+def test_counts_of_a_resumed_run_are_those_of_all_its_steps(tiny_policy, tmp_path):
+    """Steps without signal before an interruption are counted, and steps in a row that were cut go on being in a row."""
+
+    def flat_and_cut(sample, index, step):
+        if step == 4:
+            raise EngineError("the engine is gone")
+        return replaced(sample, reward=0.7, truncated=True) if step > 1 else sample
+
+    with pytest.raises(EngineError):
+        train(tiny_policy, tmp_path / "counted", Toy(change=flat_and_cut))
+    summary, _ = train(tiny_policy, tmp_path / "counted", Toy())
+
+    assert (3, 2) == (summary["resumed_from_step"], summary["steps_without_signal"])
+
+    stopping = SETTINGS.model_copy(update={"stop_after_clipped_steps": 3})
+    with pytest.raises(EngineError):
+        train(tiny_policy, tmp_path / "stopped", Toy(change=flat_and_cut), stopping)
+    with pytest.raises(TrainingError, match="In 3 steps in a row"):
+        train(tiny_policy, tmp_path / "stopped", Toy(change=lambda one, *_: replaced(one, truncated=True)), stopping)
+
+
+def test_steps_are_kept_when_their_metrics_cannot_be_sent(tiny_policy, tmp_path):
+    """Whatever fails between two steps, training goes on after the last one, to the same weights."""
+    train(tiny_policy, tmp_path / "whole", Toy())
+
+    def unreachable(values, step):
+        if step == 3:
+            raise ConnectionError("MLflow is gone")
+
+    folder = tmp_path / "stopped"
+    with pytest.raises(ConnectionError):
+        train_grpo(
+            (("i1", "i2", "i3"),), Toy(), tiny_policy, folder / "out", SETTINGS, seed=0, work=folder / "work",
+            on_metrics=unreachable,
+        )  # fmt: skip
+    summary, metrics = train(tiny_policy, folder, Toy())
+
+    assert 3 == summary["resumed_from_step"]
+    assert {4} == set(metrics)
+    torch.testing.assert_close(weights(tmp_path / "whole" / "out"), weights(folder / "out"))
+
+
+def test_weights_in_the_middle_of_a_step_are_not_saved(tiny_policy, tmp_path, monkeypatch):
+    """What fails while the optimizer changes the weights leaves them between two steps: the last checkpoint stays."""
+    step, steps = torch.optim.AdamW.step, []
+
+    def failing(optimizer, *arguments, **keywords):
+        steps.append(step(optimizer, *arguments, **keywords))
+        if len(steps) == 4:
+            raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", failing)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            train(tiny_policy, tmp_path, Toy())
+    summary, _ = train(tiny_policy, tmp_path, Toy())
+
+    assert 2 == summary["resumed_from_step"]
+
+
+def test_failure_is_raised_although_its_steps_cannot_be_saved(tiny_policy, tmp_path, monkeypatch, caplog):
+    """On a full disk, say, it is still the failure itself that the user is told, and the steps are noted as lost."""
+
+    def lost_at_two(sample, index, step):
+        if step == 2:
+            raise EngineError("the engine is gone")
+        return sample
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(RolloutGRPOTrainer, "_save_checkpoint", full)
+    with pytest.raises(EngineError, match="the engine is gone"):
+        train(tiny_policy, tmp_path, Toy(change=lost_at_two))
+
+    assert "step 1 could not be saved: OSError: No space left on device" in caplog.text
+
+
+def test_diverged_weights_are_not_saved(tiny_policy, tmp_path, monkeypatch):
+    """A loss that is no number stops the training; the next attempt goes on at the checkpoint before."""
+    compute_loss = RolloutGRPOTrainer.compute_loss
+
+    def lost_at_three(trainer, *arguments, **keywords):
+        return compute_loss(trainer, *arguments, **keywords) * (math.nan if trainer.state.global_step == 2 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutGRPOTrainer, "compute_loss", lost_at_three)
+        with pytest.raises(DivergenceError, match=r"loss is nan at step 3: training has diverged"):
+            train(tiny_policy, tmp_path, Toy())
+    summary, _ = train(tiny_policy, tmp_path, Toy())
+
+    assert 2 == summary["resumed_from_step"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_one_process_trains_on_one_gpu(tiny_policy, tmp_path, caplog):
+    """Where it sees several, it says that it uses the first."""
+    summary, _ = train(tiny_policy, tmp_path, Toy(), SETTINGS.model_copy(update={"steps_per_bucket": (1,)}))
+
+    assert 1 == summary["steps"]
+    assert "2 GPUs are visible" in caplog.text
 
 
 def test_buckets_come_in_order(tiny_policy, tmp_path):

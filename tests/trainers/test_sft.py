@@ -1,6 +1,7 @@
 """Masked supervised fine-tuning: which tokens are trained, and runs that survive an interruption."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -14,10 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from text2sql.config import SFTSettings
-from text2sql.errors import TrainingError
+from text2sql.errors import DivergenceError, TrainingError
 from text2sql.policy import check_policy
 from trainers.rows import TrainingRow, write_rows
-from trainers.sft import main, train_sft
+from trainers.sft import MaskedSFTTrainer, main, train_sft
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,11 @@ def train(rows, policy, folder, settings=SETTINGS, seed=0, **options):
         rows, policy, folder / "out", settings, seed=seed, work=folder / "work", on_metrics=note, **options
     )
     return summary, metrics
+
+
+def weights(policy: Path) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def loss_by_hand(policy: Path, rows: list[TrainingRow]) -> float:
@@ -142,6 +148,48 @@ def test_checkpoint_that_was_not_finished_is_skipped(tiny_policy, tmp_path):
 
     assert 2 == summary["resumed_from_step"]
     assert {3, 4} == set(metrics)
+
+
+def test_finished_run_takes_no_step_again(tiny_policy, tmp_path):
+    """Called again after its last step, training writes the same policy, with the counts and the seconds of the whole."""
+    rows = make_rows(16)
+    first, _ = train(rows, tiny_policy, tmp_path)
+    trained = weights(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "work" / "checkpoint-4" / "whole").write_text("1000")
+
+    again, metrics = train(rows, tiny_policy, tmp_path)
+
+    assert {} == metrics
+    assert torch.equal(trained, weights(tmp_path / "out"))
+    assert {**first, "resumed_from_step": 4, "seconds": again["seconds"]} == again
+    assert 1000 < again["seconds"] < 1000 + 60
+
+
+def test_diverged_weights_are_not_saved(tiny_policy, tmp_path, monkeypatch):
+    """A loss that is no number stops the training, although its step is one to save after; the checkpoint before stays."""
+    compute_loss = MaskedSFTTrainer.compute_loss
+
+    def lost_at_four(trainer, *arguments, **keywords):
+        return compute_loss(trainer, *arguments, **keywords) * (math.nan if trainer.state.global_step == 3 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedSFTTrainer, "compute_loss", lost_at_four)
+        with pytest.raises(DivergenceError, match=r"loss is nan at step 4: training has diverged"):
+            train(make_rows(16), tiny_policy, tmp_path)
+    summary, _ = train(make_rows(16), tiny_policy, tmp_path)
+
+    assert 2 == summary["resumed_from_step"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_one_process_trains_on_one_gpu(tiny_policy, tmp_path, caplog):
+    """Where it sees several, it says that it uses the first and how to use the others."""
+    summary, _ = train(make_rows(4), tiny_policy, tmp_path)
+
+    assert 1 == summary["steps"]
+    assert "2 GPUs are visible" in caplog.text
+    assert "accelerate launch -m trainers.sft" in caplog.text
 
 
 def test_work_of_another_run_is_refused(tiny_policy, tmp_path):
