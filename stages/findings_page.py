@@ -109,8 +109,9 @@ def head(family: Family, findings: Sequence[Finding]) -> str:
     if len(family.seeds) == 1:
         text += " One seed is one training: nothing here says that another would do the same."
     text += (
-        f" Where there is no effect, one interval in twenty still misses zero: about {by_luck:.0f} of {len(measured)}, "
-        "so a single verdict at the edge of zero is not to be leaned on."
+        f" Where there is no effect, one interval in twenty still misses zero: about {by_luck:.0f} of {len(measured)}, and "
+        "more where few seeds lie far apart (docs/decisions/0010), so a single verdict at the edge of zero is not to be "
+        "leaned on."
     )
     lists = {
         "Gains over the controls, which are what counts as evidence for the method": [
