@@ -14,7 +14,7 @@ from evaluation.execution_match import GOLD_LIMITS
 from evaluation.items import read_items
 from evaluation.suite import Suite
 from evaluation.verdicts import Scorer
-from text2sql.artifacts import Artifact
+from text2sql.artifacts import WORK, Artifact
 from text2sql.config import Profile, Settings
 from text2sql.dialogue import Item, Split
 from text2sql.executor import Executor, Limits
@@ -41,7 +41,7 @@ class StageContext:
     @property
     def work(self) -> Path:
         """For what an interrupted stage goes on from: lies in `out` until the stage is complete, and is no part of it."""
-        return self.out / "work"
+        return self.out / WORK
 
     def path(self, role: str, name: str = "") -> Path:
         return self.inputs[role].path / name

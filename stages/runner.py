@@ -90,8 +90,6 @@ def materialize(
             replaced = [stage.inputs[role] for role, build in plan.input_builds(key).items() if build != builds[role]]
             if replaced:
                 say(f"{key}: {', '.join(replaced)} was made again meanwhile; the next run makes this stage again too")
-            # Not before: if anything above fails, the next attempt goes on from what lies there.
-            shutil.rmtree(context.work, ignore_errors=True)
             return plan.store.complete(key, fingerprint, manifest, builds), True
     except OSError as error:
         if error.errno == 28:

@@ -26,6 +26,10 @@ from text2sql.errors import ArtifactError
 
 State = Literal["complete", "stale", "partial", "missing"]
 MANIFEST = "manifest.json"
+INPUTS = "inputs.json"
+"""The builds that a partial folder's work is made from."""
+WORK = "work"
+"""A folder for what an interrupted attempt goes on from; no part of the artifact."""
 
 
 def fingerprint(value: Any) -> str:
@@ -58,6 +62,24 @@ def _locked(path: Path, what: str) -> Iterator[None]:
             if _is_at(path, lock.fileno()):
                 yield
                 return
+
+
+def _read_inputs(folder: Path) -> Any:
+    """What the folder's record of its inputs holds, None where there is none. Raises ArtifactError."""
+    path = folder / INPUTS
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ArtifactError(f"{path} is damaged ({error}); delete its folder to begin the artifact again.") from None
+
+
+def _write_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
+    """The record appears whole or not at all: work without it is thrown away."""
+    partial = folder / f"{INPUTS}.partial"
+    partial.write_text(json.dumps(dict(inputs)), encoding="utf-8")
+    partial.replace(folder / INPUTS)
 
 
 def file_digest(path: Path) -> str:
@@ -135,35 +157,39 @@ class ArtifactStore:
         """
         The folder to work in, locked against other processes; the lock ends with the process that holds it. Work that
         an earlier attempt left is kept if it was made from the same builds of the same inputs, else it is thrown away.
-        `reopen`: a complete artifact becomes such work, to be completed anew.
+        `reopen`: a complete artifact becomes such work, to be completed anew. Raises ArtifactError when another process
+        holds the folder, or the record of its inputs cannot be read.
         """
         folder = self.partial_folder(stage, fingerprint)
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock_path = folder.with_name(folder.name + ".lock")
         with _locked(lock_path, f"{stage} ({fingerprint})"):
-            record = folder / "inputs.json"
             complete = self.find(stage, fingerprint) if reopen else None
             if complete:
                 shutil.rmtree(folder, ignore_errors=True)
+                _write_inputs(complete.path, complete.manifest["inputs"])  # whenever this ends, no work is without it
                 complete.path.rename(folder)
                 (folder / MANIFEST).unlink()
-                record.write_text(json.dumps(complete.manifest["inputs"]), encoding="utf-8")
-            if folder.is_dir() and (not record.is_file() or json.loads(record.read_text()) != dict(inputs)):
+            if folder.is_dir() and _read_inputs(folder) != dict(inputs):
                 shutil.rmtree(folder)
-            folder.mkdir(exist_ok=True)
-            record.write_text(json.dumps(dict(inputs)), encoding="utf-8")
+            if not folder.is_dir():
+                folder.mkdir()
+                _write_inputs(folder, inputs)
             yield folder
             lock_path.unlink(missing_ok=True)  # while it is held: see _locked
 
     def complete(
         self, stage: str, fingerprint: str, manifest: Mapping[str, Any], inputs: Mapping[str, str]
     ) -> Artifact:
-        """Write the manifest, then give the folder its final name (replacing a stale artifact of the same name)."""
+        """
+        Write the manifest, then give the folder its final name (replacing a stale artifact of the same name). Until then
+        it is work that the next attempt goes on with, whatever ends this one.
+        """
         partial = self.partial_folder(stage, fingerprint)
-        (partial / "inputs.json").unlink(missing_ok=True)
+        own = (partial / INPUTS, partial / MANIFEST)  # the latter of an attempt that ended just before its last step
         files = {}
         for path in sorted(partial.rglob("*")):
-            if path.is_file():
+            if path.is_file() and path not in own and not path.is_relative_to(partial / WORK):
                 stat = path.stat()
                 files[path.relative_to(partial).as_posix()] = {
                     "bytes": stat.st_size,
@@ -188,4 +214,6 @@ class ArtifactStore:
             shutil.rmtree(old)
         else:
             partial.rename(final)
+        (final / INPUTS).unlink(missing_ok=True)  # left behind, it would do no harm, nor would this:
+        shutil.rmtree(final / WORK, ignore_errors=True)
         return Artifact(stage, fingerprint, final, full)

@@ -1,12 +1,13 @@
 """Artifacts: complete or not there, addressed by fingerprint, stale when an input was made again."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from text2sql.artifacts import ArtifactStore, fingerprint
+from text2sql.artifacts import WORK, ArtifactStore, fingerprint
 from text2sql.errors import ArtifactError
 
 STAGE, PRINT = "round_1/policy", "00aa"
@@ -126,6 +127,77 @@ def test_a_complete_artifact_can_be_gone_on_with(tmp_path: Path):
 
     assert (["data.txt", "inputs.json"], "partial") == same_inputs
     assert ["inputs.json"] == other_inputs
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("ending", ["a metric that is no number", "file_digest", "rename"])
+def test_an_end_in_the_very_last_step_loses_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str):
+    """
+    Whatever stops the completion, the next attempt has all shards, and what lies in the folder for work, which is no part
+    of the artifact.
+    """
+    store = ArtifactStore(tmp_path)
+    with pytest.raises((OSError, ValueError)), monkeypatch.context() as broken, store.building(STAGE, PRINT, {}) as out:
+        (out / "shard").write_text("1", encoding="utf-8")
+        (out / WORK).mkdir()
+        (out / WORK / "checkpoint").touch()
+        if ending == "file_digest":
+            broken.setattr("text2sql.artifacts.file_digest", full_disk)
+        if ending == "rename":
+            broken.setattr(Path, "rename", full_disk)
+        metrics = {"loss": float("nan")} if ending.startswith("a metric") else {}
+        store.complete(STAGE, PRINT, {"metrics": metrics}, {})
+    with store.building(STAGE, PRINT, {}) as out:
+        kept = [(out / "shard").is_file(), (out / WORK / "checkpoint").is_file()]
+        artifact = store.complete(STAGE, PRINT, {}, {})
+
+    assert [True, True] == kept
+    assert ["shard"] == list(artifact.manifest["files"])
+    assert ["manifest.json", "shard"] == sorted(path.name for path in artifact.path.iterdir())
+    assert "complete" == store.state(STAGE, PRINT, {})
+
+
+def test_reopening_that_ends_half_way_loses_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The artifact is work in progress by then, and the next attempt goes on with it."""
+    store = ArtifactStore(tmp_path)
+    make(store, {"turns": "b1"})
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="No space"):
+        broken.setattr(Path, "unlink", full_disk)
+        with store.building(STAGE, PRINT, {"turns": "b1"}, reopen=True):
+            pass
+    with store.building(STAGE, PRINT, {"turns": "b1"}, reopen=True) as out:
+        kept = (out / "data.txt").is_file()
+        store.complete(STAGE, PRINT, {}, {"turns": "b1"})
+
+    assert kept
+    assert "complete" == store.state(STAGE, PRINT, {"turns": "b1"})
+
+
+def test_the_record_of_inputs_is_not_written_again_for_the_same_inputs(tmp_path: Path):
+    """No attempt puts it at risk: work without it would be thrown away."""
+    store = ArtifactStore(tmp_path)
+    with store.building(STAGE, PRINT, {"turns": "b1"}) as out:
+        os.utime(out / "inputs.json", ns=(1, 1))
+    with store.building(STAGE, PRINT, {"turns": "b1"}) as out:
+        written = (out / "inputs.json").stat().st_mtime_ns
+
+    assert 1 == written
+    assert ["inputs.json"] == [path.name for path in out.iterdir()]
+
+
+def test_a_damaged_record_of_inputs_says_what_to_delete(tmp_path: Path):
+    """The error names the file, and the work beside it stays."""
+    store = ArtifactStore(tmp_path)
+    with store.building(STAGE, PRINT, {}) as out:
+        (out / "shard").write_text("1", encoding="utf-8")
+        (out / "inputs.json").write_text("{", encoding="utf-8")
+
+    with pytest.raises(ArtifactError, match=r"inputs\.json is damaged.*delete"), store.building(STAGE, PRINT, {}):
+        pass
+    assert (out / "shard").is_file()
 
 
 def test_no_lock_file_is_left_and_none_is_removed_by_who_was_refused(tmp_path: Path):
