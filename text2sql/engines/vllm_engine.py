@@ -2,8 +2,8 @@
 Generation by a vLLM server: one that is started for a policy and stopped with the engine, or one given by URL.
 
 Token ids go in and come out (`return_token_ids`), so nothing is tokenized again. A server of ours runs behind `guard.py`
-and so ends with this process, however this process ends. One given by URL must have been started with
-`--logprobs-mode processed_logprobs`, or logprobs are those before temperature and top_p.
+and so ends with this process, however this process ends. One given by URL must serve the policy that is asked for, and
+have been started with `--logprobs-mode processed_logprobs`, or logprobs are those before temperature and top_p.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _PASSING = {408, 429, *range(500, 600)}
 class VLLMEngine:
     """
     An engine over a vLLM server. A request whose connection is lost is repeated with growing pauses for
-    `retry_seconds`, then EngineError. `log_file` receives what a server of ours prints.
+    `retry_seconds` from the first loss, then EngineError. `log_file` receives what a server of ours prints.
     """
 
     def __init__(
@@ -58,7 +58,10 @@ class VLLMEngine:
         self._lost_since: float | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises EngineError when the versions do not fit, or the server does not come up or serves no model."""
+        """
+        Raises EngineError when the versions do not fit, the server does not come up, or it serves no model or another
+        than the policy; PolicyError when there is no such policy.
+        """
         url = self._settings.url
         if url is None:
             check_window("vllm", installed_vllm())
@@ -119,7 +122,7 @@ class VLLMEngine:
         return Generation(tuple(ids), tuple(logprobs), "stop" if choice["finish_reason"] == "stop" else "length")
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        give_up = time.monotonic() + self._retry_seconds
+        give_up: float | None = None
         pause = 0.25
         while True:
             try:
@@ -130,13 +133,15 @@ class VLLMEngine:
             except httpx.TransportError as error:
                 reason = f"{type(error).__name__}: {error}".rstrip(": ")
             self._refuse_if_dead()
-            if time.monotonic() + pause > give_up:
+            now = time.monotonic()
+            give_up = give_up or now + self._retry_seconds  # not from when it was sent: a message may take long
+            if now + pause > give_up:
                 raise EngineError(
                     f"The vLLM server {self._client.base_url} was lost and not back after {self._retry_seconds:g} s "
                     f"({reason}). Finished work is kept: start the server again and run the stage again."
                 )
             if self._lost_since is None:
-                self._lost_since = time.monotonic()
+                self._lost_since = now
                 log.warning("vLLM server %s was lost (%s); trying again", self._client.base_url, reason)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -191,8 +196,24 @@ class VLLMEngine:
                 "engine.vllm.url to have one started."
             ) from error
         check_window("vllm", found)
+        if self._process is None:
+            self._refuse_other_model(url, served)
         self._model: str = served["id"]
         self._context: int = served["max_model_len"]
+
+    def _refuse_other_model(self, url: str, served: dict[str, Any]) -> None:
+        """Every policy of a lineage would else be sampled from the one model that is served."""
+        root = served.get("root") or served["id"]
+        known_as = {served["id"], root, str(Path(root).resolve())}
+        if str(self._policy) in known_as:
+            return
+        wanted = resolve_policy(self._policy)
+        if wanted not in known_as:
+            raise EngineError(
+                f"The vLLM server at {url} serves {root} (as {served['id']!r}), but the policy asked for is {wanted}. "
+                f"Start the server with --model {wanted} (where the same weights lie elsewhere: with --served-model-name "
+                f"{wanted}), or remove engine.vllm.url to have one started for each policy."
+            )
 
     def _refuse_if_dead(self) -> None:
         if self._process is not None and self._process.poll() is not None:

@@ -34,14 +34,18 @@ EAGER = VLLMSettings(arguments=("--enforce-eager",))  # compiling takes longer t
 class FakeServer:
     """
     Speaks the part of vLLM's protocol that the engine uses: every prompt is continued by its own last two ids. The
-    connections of requests `lost_from` .. are closed without an answer until `back` says so.
+    connections of requests `lost_from` .. are closed without an answer, after `lost_after` seconds, until `back` says so.
     """
+
+    model: str = "m"
+    root: str | None = None
 
     version: str = "0.31.0"
     max_model_len: int = 100
     status: int = 200
     back: Callable[[int], bool] = lambda request: True
     lost_from: int = 10**9
+    lost_after: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
 
     @asynccontextmanager
@@ -62,6 +66,7 @@ class FakeServer:
                 body = json.loads(await reader.readexactly(length) or b"{}")
                 answer = self._answer(path, body)
                 if answer is None:
+                    await asyncio.sleep(self.lost_after)
                     break
                 text = json.dumps(answer).encode()
                 status = self.status if path == "/v1/completions" else 200
@@ -74,7 +79,7 @@ class FakeServer:
         if path == "/version":
             return {"version": self.version}
         if path == "/v1/models":
-            return {"data": [{"id": "m", "max_model_len": self.max_model_len}]}
+            return {"data": [{"id": self.model, "root": self.root, "max_model_len": self.max_model_len}]}
         self.requests.append(body)
         number = len(self.requests)
         if number >= self.lost_from and not self.back(number):
@@ -85,11 +90,16 @@ class FakeServer:
         }
 
 
-def with_fake(server: FakeServer, work: Callable[[VLLMEngine], Coroutine[Any, Any, Any]], retry: float = 60.0) -> Any:
+def with_fake(
+    server: FakeServer,
+    work: Callable[[VLLMEngine], Coroutine[Any, Any, Any]],
+    retry: float = 60.0,
+    policy: Path | str = "m",
+) -> Any:
     async def run() -> Any:
         async with server.running() as url:
             settings = VLLMSettings(url=url)
-            async with VLLMEngine("unused", settings, Path("unused.log"), retry_seconds=retry) as engine:
+            async with VLLMEngine(policy, settings, Path("unused.log"), retry_seconds=retry) as engine:
                 return await work(engine)
 
     return asyncio.run(run())
@@ -133,6 +143,15 @@ def test_server_that_never_comes_back_is_an_engine_error() -> None:
         with_fake(FakeServer(lost_from=7, back=lambda request: False), ten, retry=1.0)
 
 
+def test_patience_counts_from_the_loss() -> None:
+    """A message that took longer than the engine's patience before its connection was lost is asked for again."""
+    server = FakeServer(lost_from=1, lost_after=0.6, back=lambda request: request > 1)
+    generation = with_fake(server, lambda engine: engine.generate([1, 2], SamplingParams(5)), retry=0.5)
+
+    assert generation.token_ids == (1, 2)
+    assert len(server.requests) == 2
+
+
 def test_refused_request_is_not_repeated() -> None:
     """An answer that says the request is wrong will not change; it is reported with the server's own words."""
     server = FakeServer(status=400)
@@ -161,6 +180,40 @@ def test_url_without_server_is_refused_at_once() -> None:
 
     with pytest.raises(EngineError, match=r"No vLLM server.*127\.0\.0\.1:9"):
         asyncio.run(run())
+
+
+@pytest.fixture
+def two_policies(tmp_path: Path) -> list[Path]:
+    """As far as an engine given by URL looks at them."""
+    folders = [tmp_path / name for name in ("round_1", "round_2")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    return folders
+
+
+def test_server_with_another_policy_is_refused(two_policies: list[Path]) -> None:
+    """One server for a whole lineage would give every policy's name to the samples of one: both are named."""
+    served, asked_for = two_policies
+    with pytest.raises(EngineError, match=rf"serves {served} \(as 'policy'\).*asked for is {asked_for}.*--model"):
+        with_fake(FakeServer(model="policy", root=str(served)), ten, policy=asked_for)
+
+
+def test_server_with_the_policy_is_used(two_policies: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model's path is the policy's, however it is written, or the server was told to serve it by that name."""
+    policy = two_policies[0]
+    monkeypatch.chdir(policy.parent)
+    link = policy.with_name("link")
+    link.symlink_to(policy)
+    for server in (
+        FakeServer(model="policy", root=str(policy)),
+        FakeServer(model="policy", root=policy.name),
+        FakeServer(model="policy", root=str(link)),
+        FakeServer(model=str(policy), root="/elsewhere"),
+        FakeServer(model=str(policy)),
+    ):
+        assert len(with_fake(server, ten, policy=policy)) == 10
+    assert len(with_fake(FakeServer(model="x", root="Qwen/Qwen3-1.7B"), ten, policy="Qwen/Qwen3-1.7B")) == 10
 
 
 @pytest.mark.parametrize(
@@ -224,14 +277,22 @@ def test_server_that_dies_at_start_is_reported_with_its_log(policy: Path, tmp_pa
     assert not servers()
 
 
-def servers() -> list[int]:
-    """Processes of ours that belong to a server: guard, API server, engine core."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if ("guard.py" in line or "vllm" in line.lower()) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return sorted(set(found) - {os.getpid()} - {parent.pid for parent in psutil.Process().parents()})
+def servers(owner: int | None = None) -> list[psutil.Process]:
+    """Processes that `owner` (this process) started and that belong to a server: guard, API server, engine core."""
+    return [process for process in psutil.Process(owner).children(recursive=True) if is_server(process)]
+
+
+def is_server(process: psutil.Process) -> bool:
+    try:
+        line = " ".join(process.cmdline())  # empty for one that is merely waiting to be collected
+    except psutil.Error:
+        return False
+    return "guard.py" in line or "vllm" in line.lower()
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of them that run; by their ids, since what outlives its parent is nobody's child any more."""
+    return [process for process in processes if process.is_running() and is_server(process)]
 
 
 @dataclass(frozen=True)
@@ -242,8 +303,8 @@ class Session:
     continued: Generation
     sampled: list[Generation]
     again: list[Generation]
-    running: list[int]
-    left: list[int]
+    running: list[psutil.Process]
+    left: list[psutil.Process]
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +323,7 @@ def session(policy: Path, prompts: list[list[int]], tmp_path_factory: pytest.Tem
             found = await all_of(lambda _: greedy)
             continued = await engine.generate([*prompts[0], *found[0].token_ids, 5, 6], greedy)
             sampled, again = [await all_of(lambda n: SamplingParams(10, 0.5, seed=n)) for _ in range(2)]
-        return Session(found, continued, sampled, again, running, servers())
+        return Session(found, continued, sampled, again, running, alive(running))
 
     return asyncio.run(run())
 
@@ -328,7 +389,7 @@ def test_no_process_is_left_after_the_engine(session: Session) -> None:
 
 @needs_vllm
 @pytest.mark.slow
-def test_no_process_is_left_after_the_owner_is_killed(policy: Path, tmp_path: Path, session: Session) -> None:
+def test_no_process_is_left_after_the_owner_is_killed(policy: Path, tmp_path: Path) -> None:
     """SIGKILL to the process that opened the engine ends the server with all of its processes."""
     program = (
         "import asyncio, sys\nfrom pathlib import Path\nfrom text2sql.config import VLLMSettings\n"
@@ -343,11 +404,12 @@ def test_no_process_is_left_after_the_owner_is_killed(policy: Path, tmp_path: Pa
     command = [sys.executable, "-c", program, str(policy), str(tmp_path / "vllm.log")]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"ready\n"
-    assert len(servers()) >= 3
+    running = servers(owner.pid)
+    assert len(running) >= 3
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
 
     deadline = time.monotonic() + 60
-    while servers() and time.monotonic() < deadline:
+    while alive(running) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert servers() == []
+    assert alive(running) == []
