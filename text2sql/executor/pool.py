@@ -39,6 +39,7 @@ GRACE_SECONDS = 0.5  # what a worker gets beyond the deadline before it is kille
 START_SECONDS = 60
 TRIES = 3
 BATCH = 32  # things whose statements go to a worker together
+KEPT_TIMEOUTS = 4096  # found ahead and not asked for yet: more than the batches under way can have
 CLOSED = "The executor is closed; make a new one."
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -201,7 +202,10 @@ class Executor:
         with contextlib.suppress(DatabaseError, InfrastructureError):
             self._check()
             ran.update(zip(left, self._run(left), strict=True))
-        self._timeouts = {job: execution for job, execution in ran.items() if execution.status == "timeout"}
+        # beside those of other batches, whose callers have yet to ask
+        self._timeouts.update({job: execution for job, execution in ran.items() if execution.status == "timeout"})
+        for job in list(self._timeouts)[:-KEPT_TIMEOUTS]:
+            self._timeouts.pop(job, None)
 
     def _run(self, jobs: list[Job]) -> list[Execution]:
         """Runs jobs on one worker, which is replaced when it must be killed or was lost."""

@@ -225,6 +225,25 @@ def test_time_out_of_what_was_started_is_told_once(make_database: MakeDatabase) 
         assert second[1] >= 0.5
 
 
+@pytest.mark.parametrize(("kept", "tried_anew"), [(2, []), (1, [ENDLESS])])
+def test_time_outs_wait_for_who_asks_while_other_batches_end(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, kept: int, tried_anew: list[str]
+) -> None:
+    """What one batch found is not forgotten when another ends, unless there are too many: then the oldest are."""
+    monkeypatch.setattr("text2sql.executor.pool.KEPT_TIMEOUTS", kept)
+    database = make_database("CREATE TABLE t(a)")
+    ran: list[str] = []
+    with Executor(Limits(timeout_seconds=0.2), workers=1) as executor:
+        for sql in (ENDLESS, ENDLESS + " "):
+            executor.start_many([(sql, database, None)]).finish()
+        run = executor._run
+        monkeypatch.setattr(executor, "_run", lambda jobs: ran.extend(job.sql for job in jobs) or run(jobs))
+        asked = [executor.execute(sql, database) for sql in (ENDLESS, ENDLESS + " ")]
+
+    assert [execution.status for execution in asked] == ["timeout", "timeout"]
+    assert ran == tried_anew
+
+
 def test_started_statements_survive_their_worker(make_database: MakeDatabase) -> None:
     """Killed before, in the midst of and after the work: finish raises nothing, and all can be asked for."""
     database = make_database(NUMBERS)
