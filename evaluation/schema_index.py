@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from text2sql.errors import DatabaseError
+from text2sql.errors import DatabaseError, DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,8 @@ class EvaluatorSchema:
 def load_schema(database: Path, tables_entry: Mapping[str, Any] | None) -> EvaluatorSchema:
     """
     Read a SQLite file's tables and columns, and the foreign keys of its tables.json entry (None: no foreign keys).
-    Raises DatabaseError when the file is missing or no database.
+    Raises DatabaseError when the file is missing or no database, DataError for an entry that is not formed as tables.json
+    is.
     """
     if not database.is_file():
         raise DatabaseError(f"no database file at {database}; expected <root>/<db_id>/<db_id>.sqlite")
@@ -46,8 +47,14 @@ def load_schema(database: Path, tables_entry: Mapping[str, Any] | None) -> Evalu
     except sqlite3.DatabaseError as error:
         raise DatabaseError(f"{database} is not a readable SQLite database: {error}") from error
     columns = {table: frozenset(listed) for table, listed in ordered.items()}
-    representatives = _representatives(tables_entry) if tables_entry else {}
     db_id = str(tables_entry["db_id"]) if tables_entry and "db_id" in tables_entry else database.stem
+    try:
+        representatives = _representatives(tables_entry) if tables_entry else {}
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DataError(
+            f"tables.json, entry {db_id!r}: {type(error).__name__} {error}. Expected table_names_original, "
+            "column_names_original and foreign_keys as in the release."
+        ) from None
     return EvaluatorSchema(db_id, columns, ordered, representatives)
 
 

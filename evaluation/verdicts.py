@@ -388,7 +388,8 @@ def _read(name: str) -> list[Pair]:
 def _write(verdicts: Iterable[Mapping[str, Any]], total: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     for number, verdict in enumerate(verdicts, start=1):
-        sys.stdout.buffer.write((json.dumps(verdict, ensure_ascii=False) + "\n").encode())
+        # replace: half of a surrogate pair, which JSON can say and UTF-8 cannot
+        sys.stdout.buffer.write((json.dumps(verdict, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
         counts[verdict["status"]] += 1
         counts["EM"] += verdict["em"] is True
         counts["EX"] += verdict["ex"] is True

@@ -92,7 +92,10 @@ def _authors(value: dict[str, Any], number: int, variant: str) -> Episode:
 
 
 def _own(value: dict[str, Any], number: int) -> Episode:
-    gold = value.pop("gold", None) or value.get("details", {}).get("gold")
+    details = value["details"] = value.get("details") or {}
+    if not isinstance(details, dict):
+        raise DataError("details is no object")
+    gold = value.pop("gold", None) or details.get("gold")
     if not isinstance(gold, str):
         raise DataError("the trajectory has no gold")
     trajectory = Trajectory.from_json(json.dumps(value))
@@ -186,7 +189,8 @@ def _lines(name: str) -> Iterator[str]:
 def _write(outputs: Iterable[Output]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for number, output in enumerate(outputs, start=1):
-        sys.stdout.buffer.write((json.dumps(output, ensure_ascii=False) + "\n").encode())
+        # replace: half of a surrogate pair, which JSON can say and UTF-8 cannot
+        sys.stdout.buffer.write((json.dumps(output, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
         counts[output["status"]] += 1
         if number % 1000 == 0:
             sys.stdout.buffer.flush()

@@ -15,6 +15,7 @@ from agents.mtsql.authors_text import read_messages, rebuild_events
 from agents.mtsql.reward_command import read_episodes, score_episodes
 from agents.mtsql.rewards import PARTS
 from evaluation.verdicts import Scorer
+from text2sql.errors import DataError
 from text2sql.executor import Executor
 from text2sql.trajectory import Segment, Trajectory
 
@@ -165,6 +166,25 @@ def test_the_command_reads_standard_input_and_tells_failures_apart(database_root
     assert json.loads(scored.stdout)["score"] == 0.0
     assert "line 1" in broken.stderr
     assert "1 episodes: ok 1" in scored.stderr
+
+
+def test_half_a_surrogate_pair_spoils_no_line(database_root: Path, tables: Path):
+    """JSON can say it and UTF-8 cannot: the lines after it are scored, too."""
+    lost = {"solution": "x", "ground_truth": "SELECT 1\t\ud800"}
+    scored = command(
+        ["-", "--database", str(database_root), "--tables", str(tables)],
+        "\n".join(map(json.dumps, (lost, text_row(f"<answer_sql>{GOLD}</answer_sql>")))),
+    )
+
+    assert scored.returncode == 0
+    assert [json.loads(line)["status"] for line in scored.stdout.splitlines()] == ["database", "ok"]
+
+
+@pytest.mark.parametrize(("details", "said"), [("null", "no gold"), ("{}", "no gold"), ("[1]", "details is no object")])
+def test_a_trajectory_without_its_gold_is_named_by_line(details: str, said: str):
+    """Whatever stands in its details."""
+    with pytest.raises(DataError, match=rf"line 2 cannot be scored: .*{said}"):
+        list(read_episodes(["\n", f'{{"events": [], "details": {details}}}'], "paper"))
 
 
 FRAGMENTS = [

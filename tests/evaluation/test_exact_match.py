@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.exact_match import EvaluatorSchema, exact_match, exact_match_sound, hardness, load_schema
-from text2sql.errors import DatabaseError
+from text2sql.errors import DatabaseError, DataError
 
 PAIRS = Path(__file__).parents[1] / "fixtures" / "exact_match.pairs"
 BLOCK = re.compile(
@@ -144,6 +144,15 @@ def test_missing_database_is_an_error_that_names_the_file(tmp_path: Path):
     """A database that is not there raises; it does not become a verdict."""
     with pytest.raises(DatabaseError, match=r"nowhere\.sqlite"):
         load_schema(tmp_path / "nowhere.sqlite", None)
+
+
+@pytest.mark.parametrize("broken", [{}, {"foreign_keys": [[1, 99]]}, {"column_names_original": None}])
+def test_broken_entry_of_tables_json_is_an_error_that_names_it(concerts_database: Path, concerts_entry, broken):
+    """Keys that are missing or lead nowhere: file and database are in the message."""
+    entry = {**concerts_entry, **broken} if broken else {"db_id": "concerts"}
+
+    with pytest.raises(DataError, match=r"tables\.json, entry 'concerts': \w+Error"):
+        load_schema(concerts_database, entry)
 
 
 def test_file_that_is_no_database_is_an_error(tmp_path: Path):

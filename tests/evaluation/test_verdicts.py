@@ -293,6 +293,16 @@ def test_command_line_judges_standard_input(root: Path) -> None:
     )
 
 
+def test_half_a_surrogate_pair_spoils_no_verdict(root: Path) -> None:
+    """JSON can say it and UTF-8 cannot: the pairs after it are judged, too."""
+    half = {"id": "1", "db_id": "singer", "gold": "SELECT name FROM singer", "pred": "SELECT name FROM \ud800"}
+
+    ran = command(root, "\n".join([json.dumps(half), line(id="2")]))
+
+    assert ran.returncode == 0
+    assert [json.loads(text)["ex"] for text in ran.stdout.decode().splitlines()] == [False, True]
+
+
 def test_command_line_can_keep_distinct(root: Path) -> None:
     """--keep-distinct lets `ex` follow the official switch of that name."""
     pair = line(gold="SELECT DISTINCT age FROM singer", pred="SELECT age FROM singer")
