@@ -5,7 +5,8 @@ How fast the transformers engine generates, beside plain `generate` of transform
 
 The work is that of a sampling stage: items with `samples` episodes each, three messages per episode with a tool reply
 between them. Message lengths are drawn once, so every way generates the same number of tokens. A random policy is as good
-as a trained one here. Prompts of one database share their beginning (the schema), as real ones do.
+as a trained one here. Prompts of one database share their beginning (the schema), as real ones do. Loading the policy is
+not counted, and each way warms up on other prompts than those that are measured.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import AutoModelForCausalLM, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from text2sql.config import EngineSettings, ModelSettings, VLLMSettings
 from text2sql.engines import Engine, SamplingParams, open_engine
@@ -74,9 +75,8 @@ class Lengths(StoppingCriteria):
 
 
 @torch.no_grad()
-def plain_generate(policy: Path, work: list[Episode], batch_size: int) -> None:
+def plain_generate(model: PreTrainedModel, work: list[Episode], batch_size: int) -> None:
     """Message by message, batches of contexts padded on the left."""
-    model = AutoModelForCausalLM.from_pretrained(policy).eval()
     contexts = [list(episode.prompt) for episode in work]
     for turn in range(MESSAGES):
         for first in range(0, len(work), batch_size):
@@ -114,23 +114,27 @@ def main() -> None:
         settings = ModelSettings(init="scratch")
         texts = [" ".join(f"word{i}x{j}" for j in range(50)) for i in range(50)]
         make_scratch_policy(texts, settings, 0, policy)
-        vocabulary = AutoModelForCausalLM.from_pretrained(policy).config.vocab_size
+        model = AutoModelForCausalLM.from_pretrained(policy).eval()
+        vocabulary = model.config.vocab_size
         work = make_work(arguments.items, arguments.samples, vocabulary)
+        # no prompt of `work`: the engine keeps keys and values
+        warm_up = make_work(8, 1, vocabulary, seed=1)
         tokens = sum(sum(episode.lengths) for episode in work)
         print(f"{len(work)} episodes, {tokens} tokens to generate, {torch.get_num_threads()} threads")
 
         def engine(settings: EngineSettings) -> float:
             async def run() -> float:
                 async with open_engine(policy, settings, Path(folder)) as opened:
-                    await play(opened, work[:8], 8)
+                    await play(opened, warm_up, len(warm_up))
                     return await timed(lambda: play(opened, work, arguments.batch_size))
 
             return asyncio.run(run())
 
         seconds: dict[str, float] = {}
         if not arguments.skip_plain:
+            plain_generate(model, warm_up, len(warm_up))
             start = time.perf_counter()
-            plain_generate(policy, work, arguments.batch_size)
+            plain_generate(model, work, arguments.batch_size)
             seconds["transformers generate"] = time.perf_counter() - start
         seconds["TransformersEngine"] = engine(EngineSettings(batch_size=arguments.batch_size))
         if arguments.vllm:

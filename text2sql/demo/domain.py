@@ -1,7 +1,7 @@
 """
 What a demo database is made of: tables and columns, with the words people use for them.
 
-A `Domain` is data: `text2sql/demo/domains/` holds eleven of them. Each column brings its noun and a few ways to say a
+A `Domain` is data: `text2sql/demo/domains_*.py` hold twelve of them. Each column brings its noun and a few ways to say a
 condition on it, so that the generator can talk about any database without knowing it.
 
 How words are written
