@@ -300,7 +300,7 @@ def test_closing_and_dropping_end_what_was_started(make_database: MakeDatabase) 
         gc.collect()
 
         assert workers_of_this_process() == []
-        assert psutil.Process().num_fds() == before
+        assert psutil.Process().num_fds() <= before
     assert time.monotonic() - started_at < 30
 
 
