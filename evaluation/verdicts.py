@@ -44,6 +44,7 @@ from text2sql.datasets import read_tables
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
 from text2sql.executor import Execution, Executor, Limits, Query, check_sqlite_file, is_sqlite_file
 from text2sql.schema import Schema, read_schema
+from text2sql.textfiles import json_line
 
 # Of the rules that verdicts follow (evaluation.report.RULES names them). It is part of the fingerprint of every stage that
 # judges: raise it when a verdict can come out otherwise, and no artifact that rests on old verdicts is used again.
@@ -388,8 +389,7 @@ def _read(name: str) -> list[Pair]:
 def _write(verdicts: Iterable[Mapping[str, Any]], total: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     for number, verdict in enumerate(verdicts, start=1):
-        # replace: half of a surrogate pair, which JSON can say and UTF-8 cannot
-        sys.stdout.buffer.write((json.dumps(verdict, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+        sys.stdout.buffer.write(json_line(verdict))
         counts[verdict["status"]] += 1
         counts["EM"] += verdict["em"] is True
         counts["EX"] += verdict["ex"] is True

@@ -15,7 +15,6 @@ The plan needs no torch and no Dagster: assets, the command line and tests all r
 
 import importlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from text2sql.config import REPOSITORY, ExecutorSettings, Profile, Settings
 from text2sql.datasets import load_benchmark, source_files
 from text2sql.dialogue import Split
 from text2sql.errors import ArtifactError
+from text2sql.textfiles import write_whole
 
 
 @dataclass(frozen=True)
@@ -477,9 +477,7 @@ def source_digests(profile: Profile, settings: Settings) -> dict[str, str]:
         digests[f"{path.parent.name}/{path.name}"] = memory[name]
     if fresh:
         memory_path.parent.mkdir(parents=True, exist_ok=True)
-        partial = memory_path.with_name(f"{memory_path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(memory), encoding="utf-8")
-        partial.replace(memory_path)
+        write_whole(memory_path, json.dumps(memory))
     return digests
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from text2sql.errors import ArtifactError
+from text2sql.textfiles import write_whole
 
 State = Literal["complete", "stale", "partial", "missing"]
 MANIFEST = "manifest.json"
@@ -77,9 +78,7 @@ def _read_inputs(folder: Path) -> Any:
 
 def _write_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
     """The record appears whole or not at all: work without it is thrown away."""
-    partial = folder / f"{INPUTS}.partial"
-    partial.write_text(json.dumps(dict(inputs)), encoding="utf-8")
-    partial.replace(folder / INPUTS)
+    write_whole(folder / INPUTS, json.dumps(dict(inputs)))
 
 
 def file_digest(path: Path) -> str:

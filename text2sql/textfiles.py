@@ -1,6 +1,10 @@
-"""Reading text and JSON files that others wrote: always as UTF-8, with the place named when it fails."""
+"""
+Text and JSON files, always as UTF-8: those that others wrote, with the place named when reading fails, and small ones of
+ours, which appear whole or not at all.
+"""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +38,15 @@ def read_json(path: Path) -> Any:
             f"{path} is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}. "
             "The file may be cut short; take it from the release again."
         ) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes the file so that whoever reads it, or goes on after a kill, finds all of the text or what was there before."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def json_line(value: Any) -> bytes:
+    """A line of JSON Lines. Half of a surrogate pair, which JSON can say and UTF-8 cannot, becomes a question mark."""
+    return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "replace")

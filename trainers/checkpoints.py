@@ -33,6 +33,7 @@ from transformers import (
 
 from text2sql.errors import DivergenceError, PolicyError, TrainingError
 from text2sql.policy import RECORD, check_policy, resolve_policy, write_policy_record
+from text2sql.textfiles import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +130,7 @@ def claim_work(work: Path, identity: Any) -> None:
                 f"{work} holds checkpoints of another run ({found}; this one is {digest}): rows, policy, settings or "
                 "seed differ. Delete the folder to start afresh, or give another `work` folder."
             )
-    partial = record.with_name(record.name + f".{os.getpid()}")
-    partial.write_text(json.dumps({"run": digest}), encoding="utf-8")
-    partial.replace(record)
+    write_whole(record, json.dumps({"run": digest}))
 
 
 def load_policy(policy: Path | str) -> tuple[Any, Any]:

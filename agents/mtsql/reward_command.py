@@ -35,6 +35,7 @@ from evaluation.verdicts import Scorer
 from text2sql.config import RewardSettings
 from text2sql.errors import DatabaseError, DataError, InfrastructureError
 from text2sql.executor import Executor, Limits, Query
+from text2sql.textfiles import json_line
 from text2sql.trajectory import Trajectory
 
 Output = dict[str, Any]
@@ -189,8 +190,7 @@ def _lines(name: str) -> Iterator[str]:
 def _write(outputs: Iterable[Output]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for number, output in enumerate(outputs, start=1):
-        # replace: half of a surrogate pair, which JSON can say and UTF-8 cannot
-        sys.stdout.buffer.write((json.dumps(output, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+        sys.stdout.buffer.write(json_line(output))
         counts[output["status"]] += 1
         if number % 1000 == 0:
             sys.stdout.buffer.flush()

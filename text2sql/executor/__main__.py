@@ -6,13 +6,13 @@ arguments cannot be used, 3 the machine failed.
 """
 
 import argparse
-import json
 import math
 import sys
 from typing import Any
 
 from text2sql.errors import DatabaseError, InfrastructureError
 from text2sql.executor import Execution, Executor, Limits
+from text2sql.textfiles import json_line
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
     except (DatabaseError, InfrastructureError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, DatabaseError) else 3
-    sys.stdout.buffer.write((json.dumps(as_json(execution), ensure_ascii=False) + "\n").encode())
+    sys.stdout.buffer.write(json_line(as_json(execution)))
     return 0 if execution.status in ("ok", "empty") else 1
 
 
