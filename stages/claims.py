@@ -70,6 +70,11 @@ def _rounds_lost(experiment: str, subset: str = "all turns") -> Terms:
     return _lost(experiment, subset, "round_2")
 
 
+def _selection_lost(experiment: str) -> Terms:
+    """The same where items have samples enough to select among."""
+    return _over(_at(experiment, policy="round_2"), _at("sixteen-samples", policy="round_2"))
+
+
 # The best explanations at hand; docs/experiments.md has the runs behind them.
 _LITTLE_NEW = (
     "GRPO sharpens what the policy can write already. In tuning, validation, where half of the gold occurs in train, rose by "
@@ -269,9 +274,9 @@ _left_open = [
     Claim("rl-needs-warm-start", LEFT_OPEN, "Long-horizon RL without warm start is worse than with it.",
           _lost("without-warm-start"), -1, None, _OPEN),
     Claim("random-selection", LEFT_OPEN, "Random instead of difficulty-aware selection makes two rounds worse.",
-          _rounds_lost("random-selection"), -1, None, _OPEN),
+          _selection_lost("random-selection"), -1, None, _OPEN),
     Claim("unclustered", LEFT_OPEN, "Selection without clusters makes two rounds worse.",
-          _rounds_lost("unclustered"), -1, None, _OPEN),
+          _selection_lost("unclustered"), -1, None, _OPEN),
     Claim("sft-from-base", LEFT_OPEN, "Two rounds of SFT that start from the base policy each are worse than going on.",
           _rounds_lost("sft-from-base"), -1, None, _OPEN),
     Claim("equal-weights", LEFT_OPEN, "Equal weights of all parts of the reward are worse than 1, 1, 0.8, 0.1 and 0.1.",
