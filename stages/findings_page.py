@@ -124,7 +124,9 @@ def head(family: Family, findings: Sequence[Finding]) -> str:
             if finding.verdict == "not shown" and finding.claim.paper is not None
         ],
         "Both sides are the same in every turn and seed, so nothing was compared": [
-            _name(finding.claim) for finding in measured if finding.effect and finding.effect.low == finding.effect.high == 0
+            _name(finding.claim)
+            for finding in measured
+            if finding.effect and finding.effect.low == finding.effect.high == 0
         ],
     }
     return "\n\n".join([text, *(f"{title}: {', '.join(names)}." for title, names in lists.items() if names)])

@@ -186,7 +186,7 @@ def test_every_score_is_listed_with_its_trajectories_and_its_run(written: str, f
 def test_a_policy_that_was_carried_over_is_named(family: Family, tmp_path: Path):
     """An effect of zero may mean that nothing was trained; the page says that both sides are the same."""
     for run in family.runs("tiny"):
-        fill(run.plan, {"base": 4, "round_1": 4}, carried_over=int(run.plan.profile.seed == 2), coverage=0.0)
+        fill(run.plan, {"base": 4, "round_1": 4}, carried_over=int(run.plan.profile.seed == 2), coverage=0.5)
     write_findings(family, tmp_path)
     written = (tmp_path / "findings.md").read_text(encoding="utf-8")
 
