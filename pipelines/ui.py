@@ -42,6 +42,8 @@ def serve(settings: Settings) -> int:
                     raise Text2SqlError(f"{name} ended (status {process.returncode}); its last lines above say why.")
             time.sleep(0.5)
     finally:
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sign, signal.SIG_IGN)  # a second Ctrl-C must not leave one of them behind
         for process in servers.values():
             stop_group(process, seconds=10)
 

@@ -89,7 +89,7 @@ WARM_START = "warm start"
 
 
 def beats(better: str, worse: str) -> Callable[[Plan, Artifact], CheckResult]:
-    """A check that policy `better` is not below `worse` in EX on dev."""
+    """A check that policy `better` is not below `worse` in EX on dev; it says so where the interval holds zero."""
 
     def compare(plan: Plan, artifact: Artifact) -> CheckResult:
         rounds = plan.profile.rounds
@@ -98,9 +98,20 @@ def beats(better: str, worse: str) -> Callable[[Plan, Artifact], CheckResult]:
         high, low = (artifact.metrics.get(name, {}).get("ex") for name in (one, other))
         if high is None or low is None or one == other:
             return CheckResult(True, f"This experiment does not compare {one} with {other}.")
-        return CheckResult(high >= low, f"EX of {one} {high:.1%}, of {other} {low:.1%}.", {"difference": high - low})
+        said = f"EX of {one} {high:.1%}, of {other} {low:.1%}{_interval(artifact, one, other)}."
+        return CheckResult(high >= low, said, {"difference": high - low})
 
     return compare
+
+
+def _interval(report: Artifact, one: str, other: str) -> str:
+    """The gain as the report has it, in points."""
+    gain = report.metrics.get("gains", {}).get(f"{one}_over_{other}", {})
+    if "ex_effect" not in gain:
+        return ""
+    effect, low, high = (100 * gain[f"ex_{part}"] for part in ("effect", "low", "high"))
+    chance = ", which may be chance" if low <= 0 <= high else ""
+    return f": {effect:+.1f} points [{low:+.1f}, {high:+.1f}]{chance}"
 
 
 def lineage_check_list(rounds: int) -> list[Check]:
@@ -136,8 +147,14 @@ def lineage_check_list(rounds: int) -> list[Check]:
             "report",
             beats(WARM_START, "control_sft"),
             False,
-            "The same over as much more training.",
+            "EX of the last round is not below that after as much more training on the base's own data.",
         ),
-        Check("grpo_beats_control", "report", beats("grpo", "control_grpo"), False, "The same over as much more SFT."),
+        Check(
+            "grpo_beats_control",
+            "report",
+            beats("grpo", "control_grpo"),
+            False,
+            "EX after GRPO is not below that after as much SFT on right attempts at the same items.",
+        ),
     ]
     return checks

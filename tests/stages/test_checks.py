@@ -60,6 +60,24 @@ def test_grpo_is_compared_with_the_last_round_that_the_experiment_has(
     assert compared in result.description
 
 
+@pytest.mark.parametrize(
+    ("low", "said"),
+    [
+        (-0.01, "EX of grpo 25.0%, of control_grpo 21.0%: +4.0 points [-1.0, +9.0], which may be chance."),
+        (0.01, "EX of grpo 25.0%, of control_grpo 21.0%: +4.0 points [+1.0, +9.0]."),
+    ],
+)
+def test_a_gain_that_may_be_chance_is_called_so(tmp_path: Path, low: float, said: str):
+    """The check passes by the figures alone; its text has the interval of the report."""
+    gain = {"grpo_over_control_grpo": {"ex_effect": 0.04, "ex_low": low, "ex_high": 0.09}}
+    figures = {"grpo": {"ex": 0.25}, "control_grpo": {"ex": 0.21}, "gains": gain}
+    result = beats("grpo", "control_grpo")(
+        plan(tmp_path, "dialogue"), Artifact("report", "00aa", tmp_path, {"metrics": figures})
+    )
+
+    assert (True, said) == (result.passed, result.description)
+
+
 @pytest.mark.parametrize("figures", [{"base": {"ex": 0.5}}, {"base": {"ex": None}, "round_3": {"ex": 0.5}}])
 def test_policies_without_scores_are_not_compared(tmp_path: Path, figures: dict[str, Any]):
     """One that is not evaluated, or of which no turn could be graded, is neither better nor worse."""
