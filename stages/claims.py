@@ -97,6 +97,12 @@ _SEES_GOLD = (
     "what they solve themselves. A pretrained model knows most of that SQL before, so there gold adds less."
 )
 
+_ALIKE = (
+    "Of sixteen samples of a solved item 7.6 are right, in 2.2 wordings, so the strategies keep the same trajectories in eight or "
+    "nine of ten cases. And two rounds of 600 items hardly move the base policy (EX 20.3, 19.5 and 22.9 % against 21.5, 19.2 and "
+    "21.7 %): there is little in which selections could differ."
+)
+
 COVERAGE = "Coverage"
 _coverage_rises = [
     Claim("coverage-2", COVERAGE, "Round 2 solves train items that round 1 did not (it cannot lose any).",
@@ -274,9 +280,9 @@ _left_open = [
     Claim("rl-needs-warm-start", LEFT_OPEN, "Long-horizon RL without warm start is worse than with it.",
           _lost("without-warm-start"), -1, None, _OPEN),
     Claim("random-selection", LEFT_OPEN, "Random instead of difficulty-aware selection makes two rounds worse.",
-          _selection_lost("random-selection"), -1, None, _OPEN),
+          _selection_lost("random-selection"), -1, None, _OPEN, otherwise=_ALIKE),
     Claim("unclustered", LEFT_OPEN, "Selection without clusters makes two rounds worse.",
-          _selection_lost("unclustered"), -1, None, _OPEN),
+          _selection_lost("unclustered"), -1, None, _OPEN, otherwise=_ALIKE),
     Claim("sft-from-base", LEFT_OPEN, "Two rounds of SFT that start from the base policy each are worse than going on.",
           _rounds_lost("sft-from-base"), -1, None, _OPEN),
     Claim("equal-weights", LEFT_OPEN, "Equal weights of all parts of the reward are worse than 1, 1, 0.8, 0.1 and 0.1.",
