@@ -103,6 +103,16 @@ def test_hard_item_keeps_one_medoid_per_cluster():
     assert [1, 4, 7] == kept_samples(selection, "i")
 
 
+def test_clustered_items_are_counted():
+    """With no more texts than are kept there is nothing to cluster: with few samples that holds for every item."""
+    entries = [scored("few", sample, f"t{sample}", calls=3) for sample in range(3)]
+    entries += [scored("many", sample, f"t{sample}", calls=3) for sample in range(4)]
+
+    selection = run(entries, {"few": "hard", "many": "hard"})
+
+    assert (2, 1, 6) == tuple(selection.counts[name] for name in ("hard", "clustered", "kept"))
+
+
 def test_hard_item_prefers_long_trajectories():
     """Trajectories below the wanted number of calls are left out when longer ones exist."""
     entries = [scored("i", 0, "a", calls=1), scored("i", 1, "b", calls=2), scored("i", 2, "ab", calls=3)]
