@@ -51,7 +51,7 @@ class Selection:
     """
     What one round keeps. `solved` lists the items with a right trajectory. `counts`: items, solved, trajectories,
     right, identical (right ones that repeat a text), easy, hard (solved items by rule), stand_in (items for which a
-    rule left none), clustered (items with more texts than are kept), kept.
+    rule left none), clustered (hard items with more texts than are kept), kept.
     """
 
     kept: tuple[Trajectory, ...]
