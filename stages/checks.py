@@ -1,9 +1,8 @@
 """
 What must hold between artifacts, as plain functions over a plan.
 
-In the order in which they save time: gold that runs, gold that scores full marks, splits that share nothing, trained
-tokens that are the agent's own, inputs that are current. These block. Comparisons of policies warn: a negative result
-is a result.
+In the order in which they save time: gold that runs, splits that share nothing, trained tokens that are the agent's own.
+These block. Inputs that are not current and comparisons of policies warn: a negative result is a result.
 """
 
 import json

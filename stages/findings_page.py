@@ -16,7 +16,7 @@ from text2sql.errors import ArtifactError
 
 _FIGURE_TEXTS = {
     "ex_by_round": "EX on dev after each round and after GRPO, with the controls beside it",
-    "coverage_by_round": "Share of the train items solved by each round",
+    "coverage_by_round": "Share of the train items that the rounds so far have solved",
     "effects": "Effect of every claim with its interval",
 }
 
@@ -68,7 +68,7 @@ number per seed, it is Student's. Seconds are those of the last attempt where a 
 - **shown**: the whole interval is on the side of zero that the claim expects.
 - **opposite**: the whole interval is on the other side.
 - **not shown**: the interval holds zero. There may be no effect, or one too small for so many turns and seeds.
-- **not measured**: something that the claim rests on has not been made; it is named below.
+- **not measured**: something that the claim rests on has not been made; it is named in a list below.
 
 **Paper**: the same difference between published scores of Qwen3-4B on CoSQL; those by turn and hardness are read off
 bars whose warm start is another checkpoint than in the main table. A small model made from scratch, on generated
@@ -78,7 +78,9 @@ training included, over all seeds; claims share most of them. The **sister bench
 
 **The untrained agent** is the base policy (for a model made from scratch: after its bootstrap), **the warm start** the
 policy after round 3, **the agent** that after GRPO; **training** is all between the base policy and the agent. **Train
-items** that rounds solve are those that the bootstrap has not read."""
+items** that rounds solve are those that the bootstrap has not read. **As much**: the control of the warm start takes the
+optimizer steps of all rounds and, as nearly as whole rows allow, their trained tokens; that of GRPO as many tokens through
+the model, in many more steps of smaller batches (docs/decisions/0009)."""
 
 _OPENED = """\
 ## How each number is opened
@@ -203,7 +205,7 @@ def _experiments(family: Family) -> str:
         "experiment",
         "what it is",
         f"made by, for SEED {', '.join(map(str, family.seeds))}",
-        "own stages, all seeds",
+        "stages that no row above has, all seeds",
     )
     return (
         f"{_table(header, rows)}\n\n`make findings` runs them all, one after the other, and goes on where it stopped."
