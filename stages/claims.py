@@ -60,19 +60,14 @@ def _gain(after: str, before: str, measure: str = "ex", subset: str = "all turns
     return _over(_of(after, measure, subset), _of(before, measure, subset))
 
 
-def _lost(experiment: str, subset: str = "all turns", policy: str = "grpo") -> Terms:
-    """What the policy loses in an experiment that lacks something."""
-    return _over(_at(experiment, subset, policy), _of(policy, subset=subset))
+def _lost(experiment: str, subset: str = "all turns", policy: str = "grpo", than: str = "full") -> Terms:
+    """What the policy loses in an experiment that lacks something, compared with one that has it."""
+    return _over(_at(experiment, subset, policy), _at(than, subset, policy))
 
 
-def _rounds_lost(experiment: str, subset: str = "all turns") -> Terms:
+def _rounds_lost(experiment: str, subset: str = "all turns", than: str = "full") -> Terms:
     """What two rounds lose in an experiment that is trained anew; a third would cost as much as both."""
-    return _lost(experiment, subset, "round_2")
-
-
-def _selection_lost(experiment: str) -> Terms:
-    """The same where items have samples enough to select among."""
-    return _over(_at(experiment, policy="round_2"), _at("sixteen-samples", policy="round_2"))
+    return _lost(experiment, subset, "round_2", than)
 
 
 # The best explanations at hand; docs/experiments.md has the runs behind them.
@@ -283,9 +278,9 @@ _left_open = [
     Claim("rl-needs-warm-start", LEFT_OPEN, "Long-horizon RL without warm start is worse than with it.",
           _lost("without-warm-start"), -1, None, _OPEN),
     Claim("random-selection", LEFT_OPEN, "Random instead of difficulty-aware selection makes two rounds worse.",
-          _selection_lost("random-selection"), -1, None, _OPEN, otherwise=_ALIKE),
+          _rounds_lost("random-selection", than="sixteen-samples"), -1, None, _OPEN, otherwise=_ALIKE),
     Claim("unclustered", LEFT_OPEN, "Selection without clusters makes two rounds worse.",
-          _selection_lost("unclustered"), -1, None, _OPEN, otherwise=_ALIKE),
+          _rounds_lost("unclustered", than="sixteen-samples"), -1, None, _OPEN, otherwise=_ALIKE),
     Claim("sft-from-base", LEFT_OPEN, "Two rounds of SFT that start from the base policy each are worse than going on.",
           _rounds_lost("sft-from-base"), -1, None, _OPEN),
     Claim("equal-weights", LEFT_OPEN, "Equal weights of all parts of the reward are worse than 1, 1, 0.8, 0.1 and 0.1.",
