@@ -31,6 +31,7 @@ from text2sql.dialogue import Item, Prior
 from text2sql.engines import Engine, open_engine
 from text2sql.errors import InfrastructureError
 from text2sql.rollout import Agent, Failure, rollout
+from text2sql.textfiles import json_line
 from text2sql.trajectory import Trajectory, read_trajectories, write_trajectories
 
 MOST = 0.5  # of a shard's samples; a machine that loses more than that is broken
@@ -275,8 +276,7 @@ class Losses:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(exist_ok=True)
-        text = "".join(json.dumps(asdict(failure), ensure_ascii=False) + "\n" for failure in self.failures)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(b"".join(json_line(asdict(failure)) for failure in self.failures))
 
 
 def _counts(out: Path, items: int, samples: int) -> dict[str, Any]:
